@@ -1,0 +1,5 @@
+"""`python -m brevisfs` is the command line."""
+
+from brevisfs.cli import main
+
+main()
