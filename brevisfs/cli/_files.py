@@ -1,0 +1,107 @@
+"""Which files a command line names, and going through them all though some fail."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from brevisfs.cli._console import complain, describe, exit_code
+from brevisfs.errors import BrevisError, ExitCode
+
+SUFFIX = ".brv"
+"""What an archive's name adds to the name of the file it holds."""
+
+
+class NotFound(BrevisError):
+    """A file or folder named on the command line is not there, or is neither."""
+
+    exit_code = ExitCode.NOT_FOUND
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file to work on: `below` is its path under the folder that was named, or its own name."""
+
+    path: Path
+    below: Path
+    in_folder: bool
+
+
+def find(paths: Iterable[Path]) -> Iterator[Item]:
+    """The regular files among `paths` and in the folders among them, in a fixed order.
+
+    Symlinks inside a folder are not followed. Raises NotFound for a path that is no file or folder.
+    """
+    for path in paths:
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise NotFound(f"{path}: no such file or folder") from None
+        if stat.S_ISDIR(mode):
+            yield from _in_folder(path)
+        elif stat.S_ISREG(mode):
+            yield Item(path, Path(path.name), in_folder=False)
+        else:
+            raise NotFound(f"{path}: neither a file nor a folder")
+
+
+def _in_folder(folder: Path) -> Iterator[Item]:
+    def fail(error: OSError) -> None:
+        raise error
+
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = sorted(name for name in folders if name != ".brevisfs")
+        for name in sorted(names):
+            path = Path(parent, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                yield Item(path, path.relative_to(folder), in_folder=True)
+
+
+def output_path(item: Item, out: Path | None, alone: bool, name: str) -> Path:
+    """Where the output `name` of an item goes: beside it, or where `out` says.
+
+    `out` is the output file itself where the item is `alone` on the command line, unless a folder
+    is there; else it is a folder, in which the folder that was named is mirrored.
+    """
+    if out is None:
+        return item.path.with_name(name)
+    if alone and not item.in_folder and not out.is_dir():
+        return out
+    return out / item.below.with_name(name)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """A read-only descriptor of a file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+class Batch:
+    """Does a step for each of many files, reports each failure and goes on.
+
+    `code` is the exit code of the first failure, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.code: int = ExitCode.OK
+        self.failed = 0
+
+    def step(self, item: Item, work: Callable[[Item], None]) -> None:
+        """Runs `work`, tells and remembers a failure of this file; a lack of space ends the batch."""
+        try:
+            work(item)
+        except (BrevisError, OSError) as error:
+            code = exit_code(error)
+            if code == ExitCode.NO_SPACE or isinstance(error, BrokenPipeError):
+                raise
+            text = describe(error)
+            named = text if text.startswith(str(item.path)) else f"{item.path}: {text}"
+            complain(named)
+            self.failed += 1
+            self.code = self.code or code

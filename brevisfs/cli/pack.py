@@ -1,0 +1,178 @@
+"""brevisfs pack: files into archives, each proved equal to its source before it gets its name."""
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from brevisfs import archive, safetensors, synth
+from brevisfs.cli._console import Progress, percent, progress, say, size
+from brevisfs.cli._files import SUFFIX, Batch, Item, find, opened, output_path
+from brevisfs.cli._mounts import refuse_mount
+from brevisfs.cli._output import OutputExists, copy_metadata, new_file
+from brevisfs.errors import BrevisError, ExitCode
+
+_CHUNK = 8 << 20
+
+
+class SourceChanged(BrevisError):
+    """The source was written to while it was packed."""
+
+
+class Mismatch(BrevisError):
+    """The finished archive does not decode to its source: a bug or broken memory, never to be stored."""
+
+    exit_code = ExitCode.MISMATCH
+
+
+class AlreadyPacked(BrevisError):
+    """The file to pack is an archive."""
+
+    exit_code = ExitCode.NOT_SAFETENSORS
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One line of the result; sizes in bytes."""
+
+    source: str
+    archive: str
+    original: int
+    stored: int
+    sha256: str
+    seconds: float
+
+
+@click.command()
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Archive, or folder for archives.")
+@click.option(
+    "--profile",
+    type=click.Choice([profile.value for profile in synth.Profile]),
+    default=synth.Profile.BALANCED.value,
+    show_default=True,
+    help="How much decoding speed may be given for size.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Threads  [default: one a core]")
+@click.option("--force", is_flag=True, help="Replace archives that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(
+    files: tuple[Path, ...], output: Path | None, profile: str, jobs: int | None, force: bool, as_json: bool
+) -> int:
+    """Pack safetensors files: X becomes X.brv beside it. The source stays.
+
+    In a folder, files that are not safetensors are skipped, and so are archives that are up to date.
+    """
+    batch = Batch()
+    packed: list[Packed] = []
+    skipped: dict[str, int] = {}
+    written: set[Path] = set()
+
+    def work(item: Item) -> None:
+        target = output_path(item, output, len(files) == 1, item.path.name + SUFFIX)
+        reason = item.in_folder and _reason_to_skip(item.path, None if force else target)
+        if reason:
+            skipped[reason] = skipped.get(reason, 0) + 1
+            return
+        with progress(item.path.name) as bar:
+            replace = force and target not in written
+            result = _pack(item.path, target, synth.Profile(profile), jobs, replace, bar)
+        written.add(target)
+        packed.append(result)
+        if not as_json:
+            say(_line(result))
+
+    for item in find(files):
+        batch.step(item, work)
+    _summary(packed, skipped, batch.failed, as_json)
+    return batch.code
+
+
+def _pack(
+    source: Path, target: Path, profile: synth.Profile, jobs: int | None, replace: bool, bar: Progress | None
+) -> Packed:
+    started = time.monotonic()
+    with opened(source) as source_fd:
+        _check_source(source_fd)
+        refuse_mount(target.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(target, replace=replace) as out_fd:
+            before = os.fstat(source_fd)
+            report = synth.pack(
+                source_fd, out_fd, profile=profile, jobs=jobs or len(os.sched_getaffinity(0)), progress=bar
+            )
+            difference = _first_difference(source_fd, out_fd)
+            after = os.fstat(source_fd)
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise SourceChanged("it was written to while it was packed; pack it again when that is done")
+            if difference is not None:
+                raise Mismatch(
+                    f"the archive differs near byte {difference} and was not kept; please report this"
+                )
+            copy_metadata(source_fd, out_fd)
+    seconds = round(time.monotonic() - started, 3)
+    return Packed(str(source), str(target), report.original, report.stored, report.sha256.hex(), seconds)
+
+
+def _check_source(fd: int) -> None:
+    if archive.is_archive(fd):
+        raise AlreadyPacked("it is an archive already")
+    safetensors.parse(os.fstat(fd).st_size, lambda offset, length: os.pread(fd, length, offset))
+
+
+def _first_difference(source_fd: int, archive_fd: int) -> int | None:
+    """Decodes the whole archive; the offset of the first chunk that is not the source's, None if all are."""
+    reader = archive.Reader(archive_fd)
+    buffer = bytearray(_CHUNK)
+    for offset in range(0, reader.size, _CHUNK):
+        part = memoryview(buffer)[: min(_CHUNK, reader.size - offset)]
+        reader.read_into(offset, part)
+        if part != os.pread(source_fd, len(part), offset):
+            return offset
+    return None if reader.size == os.fstat(source_fd).st_size else reader.size
+
+
+def _reason_to_skip(path: Path, target: Path | None) -> str | None:
+    """Why a file found in a folder is left alone, if it is; OutputExists if its archive is out of date."""
+    with opened(path) as fd:
+        try:
+            _check_source(fd)
+        except AlreadyPacked:
+            return "archive"
+        except safetensors.NotSafetensors:
+            return "not safetensors"
+        if target is None or not os.path.lexists(target):
+            return None
+        return _if_current(os.fstat(fd), target)
+
+
+def _if_current(source: os.stat_result, target: Path) -> str:
+    # pack gives an archive its source's time, so any other time means another state of the source.
+    with opened(target) as fd:
+        if os.fstat(fd).st_mtime_ns == source.st_mtime_ns and archive.original_length(fd) == source.st_size:
+            return "packed already"
+    raise OutputExists(f"{target} is of another state of this file; --force replaces it")
+
+
+def _line(item: Packed) -> str:
+    return f"{item.archive}: {_sizes(item.original, item.stored)}, {item.seconds:.1f} s"
+
+
+def _sizes(original: int, stored: int) -> str:
+    return f"{size(original)} in {size(stored)}, {percent(original - stored, original)} saved"
+
+
+def _summary(packed: list[Packed], skipped: dict[str, int], failed: int, as_json: bool) -> None:
+    if as_json:
+        say(json.dumps({"packed": [asdict(item) for item in packed], "skipped": skipped, "failed": failed}))
+        return
+    if len(packed) + sum(skipped.values()) + failed < 2:
+        return
+    original = sum(item.original for item in packed)
+    stored = sum(item.stored for item in packed)
+    parts = [f"{len(packed)} packed, {_sizes(original, stored)}"]
+    parts += [f"{count} skipped ({reason})" for reason, count in sorted(skipped.items())]
+    say("; ".join(parts + ([f"{failed} failed"] if failed else [])))
