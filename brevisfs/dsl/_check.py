@@ -1,0 +1,181 @@
+"""The type rules and limits of docs/format.md; what passes here has a stream of its type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from brevisfs.dsl._program import (
+    Add,
+    Concat,
+    Const,
+    Encoding,
+    Function,
+    Huffman,
+    Lit,
+    Map,
+    Merge,
+    Node,
+    Pack,
+    Rans,
+    Repeat,
+    RotR,
+    Scan,
+    Sparse,
+    Xor,
+    children,
+)
+from brevisfs.errors import BrevisError, ExitCode
+
+MAX_NODES = 128
+MAX_DEPTH = 4
+MAX_BITS = 64
+MAX_PERIOD = 1 << 20
+MAX_REPEATED_BYTES = 16 << 20
+MAX_TABLE_BYTES = 16 << 20
+MAX_CODED_BITS = 16
+MAX_TABLES = 64
+MIN_SEGMENT = 16
+TABLE_ENTRY_BYTES = 8
+
+
+class ProgramError(BrevisError):
+    """A program breaks a rule. `path` names the node, such as `root.merge[0].lit`."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.DAMAGED
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class UnknownOperator(ProgramError):
+    """An operator or Lit encoding this version does not know; `code` is its number."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.UNSUPPORTED
+
+    def __init__(self, path: str, what: str, code: int) -> None:
+        super().__init__(path, f"{what} {code} is not known to this version")
+        self.code = code
+
+
+@dataclass
+class Budget:
+    """What the nodes met so far use of the limits of a whole program."""
+
+    nodes: int = 0
+    repeated: int = 0
+    tables: int = 0
+
+    def enter(self, path: str, depth: int) -> None:
+        """Counts one node at `depth`; raises ProgramError when it is one too many or too deep."""
+        self.nodes += 1
+        _require(self.nodes <= MAX_NODES, path, f"more than {MAX_NODES} nodes")
+        _require(depth <= MAX_DEPTH, path, f"deeper than {MAX_DEPTH} below the root")
+
+
+def container(bits: int) -> int:
+    """Bytes a decoded word of `bits` bits is counted with: 1, 2, 4 or 8."""
+    return next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
+
+
+def check(node: Node, bits: int, count: int) -> None:
+    """Raises ProgramError unless `node` is a program of a stream of `count` words of `bits` bits."""
+    _require(1 <= bits <= MAX_BITS, "root", f"words have 1 to {MAX_BITS} bits, not {bits}")
+    _require(count >= 1, "root", f"a stream has at least one word, not {count}")
+    _require(bits * count < 1 << 64, "root", f"{count} words of {bits} bits are 2^64 bits or more")
+    _check_node(node, bits, count, "root", 0, Budget())
+
+
+def _require(holds: bool, path: str, reason: str) -> None:
+    if not holds:
+        raise ProgramError(path, reason)
+
+
+def _check_node(node: Node, bits: int, count: int, path: str, depth: int, budget: Budget) -> None:
+    path = f"{path}.{type(node).__name__.lower()}"
+    budget.enter(path, depth)
+    match node:
+        case Lit(encoding):
+            _check_encoding(encoding, bits, path, budget)
+        case Const(word):
+            _check_word(word, bits, path)
+        case Concat(lengths, parts):
+            _check_parts(len(lengths), len(parts), path)
+            _require(min(lengths) >= 1, path, "a part has no words")
+            _require(sum(lengths) == count, path, f"parts of {sum(lengths)} words for a stream of {count}")
+        case Merge(widths, parts):
+            _check_parts(len(widths), len(parts), path)
+            _require(min(widths) >= 1, path, "a field has no bits")
+            _require(sum(widths) == bits, path, f"fields of {sum(widths)} bits for words of {bits}")
+        case Repeat(times, _):
+            _check_repeat(times, bits, count, path, budget)
+        case Map(function, _):
+            _check_function(function, bits, path)
+        case Scan(kind, _):
+            _require(kind in ("xor", "add"), path, f"kind {kind!r} is neither xor nor add")
+            _require(count >= 2, path, "a scan needs two words or more")
+    parts_of = children(node, bits, count)
+    for i, (child, child_bits, child_count) in enumerate(parts_of):
+        where = f"{path}[{i}]" if isinstance(node, Concat | Merge) else path
+        _check_node(child, child_bits, child_count, where, depth + 1, budget)
+
+
+def _check_parts(sizes: int, parts: int, path: str) -> None:
+    _require(sizes == parts, path, f"{sizes} sizes for {parts} children")
+    _require(parts >= 2, path, f"needs two children or more, not {parts}")
+
+
+def _check_repeat(times: int, bits: int, count: int, path: str, budget: Budget) -> None:
+    _require(times >= 2, path, f"repeats twice or more, not {times} times")
+    _require(count % times == 0, path, f"{times} does not divide {count} words")
+    period = count // times
+    _require(period <= MAX_PERIOD, path, f"a period of {period} words, more than {MAX_PERIOD}")
+    budget.repeated += period * container(bits)
+    _require(budget.repeated <= MAX_REPEATED_BYTES, path, f"periods above {MAX_REPEATED_BYTES} bytes in all")
+
+
+def _check_word(word: int, bits: int, path: str) -> None:
+    _require(0 <= word < 1 << bits, path, f"{word:#x} is not a word of {bits} bits")
+
+
+def _check_function(function: Function, bits: int, path: str) -> None:
+    match function:
+        case Xor(word) | Add(word):
+            _check_word(word, bits, path)
+            _require(word != 0, path, f"{type(function).__name__.lower()} 0 changes nothing")
+        case RotR(places):
+            _require(1 <= places < bits, path, f"words of {bits} bits cannot be rotated by {places}")
+        case _:
+            pass
+
+
+def _check_encoding(encoding: Encoding, bits: int, path: str, budget: Budget) -> None:
+    match encoding:
+        case Pack(packed, base):
+            _require(0 <= packed < bits, path, f"{packed} bits are not fewer than the {bits} of a word")
+            _check_word(base, bits, path)
+        case Sparse(base):
+            _check_word(base, bits, path)
+        case Huffman(streams, max_length, tables, segment):
+            _require(1 <= streams <= 16, path, f"{streams} streams, not 1 to 16")
+            _require(1 <= max_length <= 15, path, f"codes of {max_length} bits, not 1 to 15")
+            _check_tables(tables, segment, max_length, bits, path, budget)
+        case Rans(lanes, prob_bits, tables, segment):
+            _require(1 <= lanes <= 64, path, f"{lanes} lanes, not 1 to 64")
+            _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
+            _check_tables(tables, segment, prob_bits, bits, path, budget)
+        case _:
+            pass
+
+
+def _check_tables(tables: int, segment: int, index_bits: int, bits: int, path: str, budget: Budget) -> None:
+    _require(bits <= MAX_CODED_BITS, path, f"words of {bits} bits, coded ones have {MAX_CODED_BITS} at most")
+    _require(1 <= tables <= MAX_TABLES, path, f"{tables} tables, not 1 to {MAX_TABLES}")
+    if tables == 1:
+        _require(segment == 0, path, f"one table, yet segments of {segment} words")
+    else:
+        _require(MIN_SEGMENT <= segment < 1 << 64, path, f"segments of {segment} words, not {MIN_SEGMENT} up")
+    budget.tables += tables * TABLE_ENTRY_BYTES << index_bits
+    _require(budget.tables <= MAX_TABLE_BYTES, path, f"decode tables above {MAX_TABLE_BYTES} bytes in all")

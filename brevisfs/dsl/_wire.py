@@ -1,0 +1,213 @@
+"""The binary form of programs, as docs/format.md gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brevisfs.dsl._check import Budget, ProgramError, UnknownOperator, check
+from brevisfs.dsl._cursor import Cursor, Malformed, item, varint
+from brevisfs.dsl._program import (
+    Add,
+    BitReverse,
+    Concat,
+    Const,
+    Encoding,
+    Function,
+    Gray,
+    Huffman,
+    Lit,
+    Map,
+    Merge,
+    Node,
+    Pack,
+    Rans,
+    Raw,
+    Repeat,
+    RotR,
+    Scan,
+    ScanKind,
+    Sparse,
+    Xor,
+    ZigZag,
+    Zstd,
+)
+
+SCAN_KINDS: tuple[ScanKind, ...] = ("xor", "add")
+
+
+def to_wire(node: Node) -> bytes:
+    """The binary form of a program that `check` accepts."""
+    code, body = _body(node)
+    return bytes([code]) + item(body)
+
+
+def from_wire(data: bytes, bits: int, count: int) -> Node:
+    """The program of a stream of `count` words of `bits` bits that `data` is the binary form of.
+
+    Raises UnknownOperator for an operator or Lit encoding of a later version, ProgramError for anything else
+    that is not a valid program of that type.
+    """
+    node = _one_node(Cursor(bytes(data)), "root", 0, Budget())
+    check(node, bits, count)
+    return node
+
+
+def _body(node: Node) -> tuple[int, bytes]:
+    match node:
+        case Lit(encoding):
+            return 1, _encoding_bytes(encoding)
+        case Const(word):
+            return 2, varint(word)
+        case Concat(lengths, parts):
+            sizes = b"".join(varint(length) for length in lengths)
+            return 3, varint(len(parts)) + sizes + b"".join(to_wire(part) for part in parts)
+        case Repeat(times, child):
+            return 4, varint(times) + to_wire(child)
+        case Map(function, child):
+            return 5, _function_bytes(function) + to_wire(child)
+        case Scan(kind, child):
+            return 6, bytes([SCAN_KINDS.index(kind)]) + to_wire(child)
+        case Merge(widths, parts):
+            return 7, varint(len(parts)) + bytes(widths) + b"".join(to_wire(part) for part in parts)
+
+
+def _encoding_bytes(encoding: Encoding) -> bytes:
+    match encoding:
+        case Raw():
+            return bytes([0])
+        case Pack(bits, base):
+            return bytes([1, bits]) + varint(base)
+        case Huffman(streams, max_length, tables, segment):
+            return bytes([2, streams, max_length]) + varint(tables) + varint(segment)
+        case Rans(lanes, prob_bits, tables, segment):
+            return bytes([3, lanes, prob_bits]) + varint(tables) + varint(segment)
+        case Zstd():
+            return bytes([4])
+        case Sparse(base):
+            return bytes([5]) + varint(base)
+
+
+def _function_bytes(function: Function) -> bytes:
+    match function:
+        case Xor(word):
+            return bytes([0]) + varint(word)
+        case Add(word):
+            return bytes([1]) + varint(word)
+        case ZigZag():
+            return bytes([2])
+        case Gray():
+            return bytes([3])
+        case BitReverse():
+            return bytes([4])
+        case RotR(places):
+            return bytes([5, places])
+
+
+def _one_node(data: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    """The node that `data` holds and nothing else."""
+    try:
+        node = _next_node(data, path, depth, budget)
+        data.end()
+    except Malformed as error:
+        raise ProgramError(path, str(error)) from None
+    return node
+
+
+def _next_node(data: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    code = data.byte()
+    body = data.item()
+    if code not in _PARSERS:
+        raise UnknownOperator(path, "operator", code)
+    name, parse = _PARSERS[code]
+    path = f"{path}.{name}"
+    budget.enter(path, depth)
+    try:
+        node = parse(body, path, depth + 1, budget)
+        body.end()
+    except Malformed as error:
+        raise ProgramError(path, str(error)) from None
+    return node
+
+
+def _parts(body: Cursor, count: int, path: str, depth: int, budget: Budget) -> tuple[Node, ...]:
+    return tuple(_next_node(body, f"{path}[{i}]", depth, budget) for i in range(count))
+
+
+def _lit(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    match body.byte():
+        case 0:
+            return Lit(Raw())
+        case 1:
+            return Lit(Pack(body.byte(), body.varint()))
+        case 2:
+            return Lit(Huffman(body.byte(), body.byte(), body.varint(), body.varint()))
+        case 3:
+            return Lit(Rans(body.byte(), body.byte(), body.varint(), body.varint()))
+        case 4:
+            return Lit(Zstd())
+        case 5:
+            return Lit(Sparse(body.varint()))
+        case code:
+            raise UnknownOperator(path, "encoding", code)
+
+
+def _const(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    return Const(body.varint())
+
+
+def _concat(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    parts = body.varint()
+    if parts > body.left:
+        raise Malformed(f"{parts} lengths announced where {body.left} bytes are left")
+    lengths = tuple(body.varint() for _ in range(parts))
+    return Concat(lengths, _parts(body, parts, path, depth, budget))
+
+
+def _repeat(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    return Repeat(body.varint(), _next_node(body, path, depth, budget))
+
+
+def _map(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    return Map(_function(body), _next_node(body, path, depth, budget))
+
+
+def _function(body: Cursor) -> Function:
+    match body.byte():
+        case 0:
+            return Xor(body.varint())
+        case 1:
+            return Add(body.varint())
+        case 2:
+            return ZigZag()
+        case 3:
+            return Gray()
+        case 4:
+            return BitReverse()
+        case 5:
+            return RotR(body.byte())
+        case code:
+            raise Malformed(f"map function {code} does not exist")
+
+
+def _scan(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    kind = body.byte()
+    if kind >= len(SCAN_KINDS):
+        raise Malformed(f"scan kind {kind} does not exist")
+    return Scan(SCAN_KINDS[kind], _next_node(body, path, depth, budget))
+
+
+def _merge(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    parts = body.varint()
+    widths = tuple(body.take(parts))
+    return Merge(widths, _parts(body, parts, path, depth, budget))
+
+
+_PARSERS: dict[int, tuple[str, Callable[[Cursor, str, int, Budget], Node]]] = {
+    1: ("lit", _lit),
+    2: ("const", _const),
+    3: ("concat", _concat),
+    4: ("repeat", _repeat),
+    5: ("map", _map),
+    6: ("scan", _scan),
+    7: ("merge", _merge),
+}
