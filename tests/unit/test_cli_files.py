@@ -1,0 +1,94 @@
+"""Which files a command line names, where outputs go, and which folders are mounts."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from brevisfs.cli import _mounts
+from brevisfs.cli._files import Batch, Item, NotFound, find, output_path
+from brevisfs.cli._mounts import InsideMount, mounts, refuse_mount
+from brevisfs.errors import ExitCode
+
+
+def test_files_and_folders_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "sub/c", ".brevisfs/hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("a")
+    os.mkfifo(tmp_path / "pipe")
+    items = list(find([tmp_path / "b", tmp_path]))
+    assert [(item.below.as_posix(), item.in_folder) for item in items] == [
+        ("b", False),
+        ("a", True),
+        ("b", True),
+        ("sub/c", True),
+    ]
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotFound, match="no such file"):
+        list(find([tmp_path / "none"]))
+    with pytest.raises(NotFound, match="neither"):
+        list(find([tmp_path / "pipe"]))
+
+
+def test_where_outputs_go(tmp_path: Path) -> None:
+    named = Item(Path("models/m"), Path("m"), in_folder=False)
+    found = Item(Path("models/sub/m"), Path("sub/m"), in_folder=True)
+    there, new = tmp_path, tmp_path / "new"
+    assert output_path(named, None, True, "m.brv") == Path("models/m.brv")
+    assert output_path(found, None, True, "m.brv") == Path("models/sub/m.brv")
+    assert output_path(named, new, True, "m.brv") == new
+    assert output_path(named, there, True, "m.brv") == there / "m.brv"
+    assert output_path(named, new, False, "m.brv") == new / "m.brv"
+    assert output_path(found, new, True, "m.brv") == new / "sub/m.brv"
+
+
+def test_a_batch_goes_on_and_keeps_the_first_code(capsys: pytest.CaptureFixture[str]) -> None:
+    done: list[str] = []
+
+    def work(item: Item) -> None:
+        done.append(item.path.name)
+        if item.path.name == "a":
+            raise NotFound("gone")
+        if item.path.name == "b":
+            raise FileExistsError(17, "File exists", "b")
+
+    batch = Batch()
+    for name in "abc":
+        batch.step(Item(Path(name), Path(name), False), work)
+    assert done == ["a", "b", "c"]
+    assert (batch.code, batch.failed) == (ExitCode.NOT_FOUND, 2)
+    assert capsys.readouterr().err == "brevisfs: a: gone\nbrevisfs: b: File exists\n"
+
+
+def test_no_space_ends_a_batch() -> None:
+    def work(item: Item) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        Batch().step(Item(Path("a"), Path("a"), False), work)
+
+
+def test_the_mount_table(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        "40 22 0:52 / /mnt/my\\040models rw shared:2 - fuse.brevisfs /data/store rw,user_id=0\n"
+    )
+    (mount,) = mounts(table)
+    assert (mount.device, mount.mountpoint, mount.source) == (
+        os.makedev(0, 52),
+        Path("/mnt/my models"),
+        "/data/store",
+    )
+
+
+def test_no_archive_into_a_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_mount(tmp_path / "not/there")
+    here = _mounts.Mount(tmp_path.stat().st_dev, tmp_path, "/data/store")
+    monkeypatch.setattr(_mounts, "mounts", lambda: iter([here]))
+    with pytest.raises(InsideMount, match="mount of /data/store"):
+        refuse_mount(tmp_path / "not/there")
