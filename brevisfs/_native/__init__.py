@@ -1,0 +1,404 @@
+"""The native executor and encoder as Python sees them.
+
+Whatever takes bytes takes any C-contiguous buffer. Calls release the GIL while they run and may be
+made from many threads at once; each thread keeps one scratch buffer for all its calls.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from brevisfs._native._brevis import ffi, lib
+from brevisfs.errors import BrevisError, ExitCode
+
+__all__ = [
+    "Analysis",
+    "BlockDamaged",
+    "Buffer",
+    "Checksum",
+    "NativeError",
+    "NotApplicable",
+    "Program",
+    "ProgramRefused",
+    "UnknownCode",
+    "checksum",
+    "cpu",
+    "huffman_lengths",
+    "huffman_tables",
+    "join_shared",
+    "rans_frequencies",
+    "rans_tables",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
+_U64 = npt.NDArray[np.uint64]
+
+_REFUSED = range(10, 30)
+_DAMAGED = range(30, 50)
+
+
+class NativeError(BrevisError):
+    """A native call failed. `code` is a BRV_ code of native/brevis.h, `node` the prefix index of the
+    program's node it failed at, or -1."""
+
+    def __init__(self, message: str, code: int, node: int = -1) -> None:
+        super().__init__(message)
+        self.code = code
+        self.node = node
+
+
+class ProgramRefused(NativeError):
+    """A program or its shared parts break a rule of the format."""
+
+    exit_code = ExitCode.DAMAGED
+
+
+class UnknownCode(ProgramRefused):
+    """A program uses an operator or a literal encoding this version does not know."""
+
+    exit_code = ExitCode.UNSUPPORTED
+
+
+class BlockDamaged(NativeError):
+    """A block does not decode, or decodes to bytes that do not have its checksum."""
+
+    exit_code = ExitCode.DAMAGED
+
+    def __init__(self, message: str, code: int, node: int, block: int) -> None:
+        super().__init__(message, code, node)
+        self.block = block
+
+
+class NotApplicable(NativeError):
+    """Encoding: the program does not describe these words (`node` says where)."""
+
+
+def _raise(status: Any) -> None:
+    code, node = int(status.code), int(status.node)
+    what = ffi.string(status.what).decode() if status.what else "failed"
+    at = f" (node {node})" if node >= 0 else ""
+    if code == lib.BRV_NO_MEMORY:
+        raise MemoryError(what)
+    if code in (lib.BRV_UNKNOWN_OPERATOR, lib.BRV_UNKNOWN_ENCODING):
+        raise UnknownCode(f"{what}{at}; a newer version may read it", code, node)
+    if code in _REFUSED:
+        raise ProgramRefused(f"{what}{at}", code, node)
+    if code in _DAMAGED:
+        raise BlockDamaged(f"block {status.block}: {what}{at}", code, node, int(status.block))
+    if code == lib.BRV_NOT_APPLICABLE:
+        raise NotApplicable(f"block {status.block}: {what}{at}", code, node)
+    raise NativeError(f"block {status.block}: {what}{at}", code, node)
+
+
+class _Local(threading.local):
+    """One scratch buffer and one status a thread."""
+
+    def __init__(self) -> None:
+        self.scratch = ffi.gc(lib.brv_scratch_new(), lib.brv_scratch_free)
+        if not self.scratch:
+            raise MemoryError("no scratch buffer")
+        self.status = ffi.new("brv_status *")
+
+
+_local = _Local()
+
+
+def _forced_cpu() -> Any:
+    name = os.environ.get("BREVISFS_CPU")
+    return name.encode() if name else ffi.NULL
+
+
+def cpu() -> str:
+    """The instruction set in use: "avx2" or "scalar". BREVISFS_CPU=scalar forces the latter."""
+    return str(ffi.string(lib.brv_cpu(_forced_cpu())).decode())
+
+
+def checksum(data: Buffer) -> int:
+    """XXH3-64, seed 0, of a buffer."""
+    view = ffi.from_buffer(data)
+    return int(lib.brv_checksum(ffi.cast("uint8_t *", view), len(view)))
+
+
+class Checksum:
+    """Streaming XXH3-64, seed 0."""
+
+    def __init__(self) -> None:
+        self._state = ffi.gc(lib.brv_hash_new(), lib.brv_hash_free)
+        if not self._state:
+            raise MemoryError("no checksum state")
+
+    def update(self, data: Buffer) -> None:
+        view = ffi.from_buffer(data)
+        lib.brv_hash_update(self._state, ffi.cast("uint8_t *", view), len(view))
+
+    @property
+    def value(self) -> int:
+        return int(lib.brv_hash_value(self._state))
+
+
+class _Base:
+    """A validated program for a section of `count` words of `bits` bits in blocks of `block` words."""
+
+    def __init__(self, wire: Buffer, shared: Buffer | None, bits: int, count: int, block: int) -> None:
+        status = _local.status
+        shared_view = None if shared is None else ffi.from_buffer(shared)
+        wire_view = ffi.from_buffer(wire)
+        if not 0 <= count < 2**64:
+            raise ValueError(f"{count} words are out of range")
+        handle = lib.brv_program_new(
+            ffi.cast("uint8_t *", wire_view),
+            len(wire_view),
+            ffi.NULL if shared_view is None else ffi.cast("uint8_t *", shared_view),
+            0 if shared_view is None else len(shared_view),
+            bits,
+            count,
+            block,
+            _forced_cpu(),
+            status,
+        )
+        if not handle:
+            _raise(status)
+        self._p = ffi.gc(handle, lib.brv_program_free, lib.brv_program_memory(handle))
+        self.bits, self.count, self.block = bits, count, block
+
+    @property
+    def memory(self) -> int:
+        """Bytes held by the program and its prepared tables."""
+        return int(lib.brv_program_memory(self._p))
+
+    def _classes(self, node: int, classes: npt.NDArray[np.uint8]) -> None:
+        view = ffi.from_buffer("uint8_t[]", np.ascontiguousarray(classes, np.uint8))
+        if lib.brv_set_classes(self._p, node, view, len(view), _local.status):
+            _raise(_local.status)
+
+
+class Program(_Base):
+    """A program with its shared parts, ready to decode and encode; immutable, shared by threads.
+
+    Raises ProgramRefused (UnknownCode) if it breaks a rule. `classes` gives, for encoding, the class
+    of every segment of each Lit with several tables, by prefix index.
+    """
+
+    def __init__(
+        self,
+        wire: Buffer,
+        shared: Buffer,
+        bits: int,
+        count: int,
+        block: int,
+        classes: dict[int, npt.NDArray[np.uint8]] | None = None,
+    ) -> None:
+        super().__init__(wire, shared, bits, count, block)
+        for node, values in (classes or {}).items():
+            self._classes(node, values)
+
+    def decode(
+        self,
+        payload: Buffer,
+        first_block: int,
+        spans: _U64,
+        checks: _U64 | None,
+        out: Buffer,
+        lo: int,
+        hi: int,
+    ) -> None:
+        """Fill out[0 : hi - lo] with bytes lo..hi of the section's flat form.
+
+        spans, shape (k, 2): start and length in `payload` of the k blocks from first_block on, which
+        must be just those that the range touches. checks, shape (k,): their XXH3, or None to skip.
+        Raises BlockDamaged.
+        """
+        view = ffi.from_buffer(payload)
+        target = ffi.from_buffer(out, require_writable=True)
+        if hi - lo > len(target) or lo < 0:
+            raise ValueError(f"{hi - lo} bytes do not fit a buffer of {len(target)}")
+        spans = np.ascontiguousarray(spans, np.uint64)
+        blocks = len(spans)
+        sums = ffi.NULL
+        if checks is not None:
+            checks = np.ascontiguousarray(checks, np.uint64)
+            if len(checks) != blocks:
+                raise ValueError(f"{len(checks)} checksums for {blocks} blocks")
+            sums = ffi.from_buffer("uint64_t[]", checks)
+        rc = lib.brv_decode(
+            self._p,
+            _local.scratch,
+            ffi.cast("uint8_t *", view),
+            len(view),
+            first_block,
+            blocks,
+            ffi.from_buffer("uint64_t[]", spans),
+            sums,
+            ffi.cast("uint8_t *", target),
+            lo,
+            hi,
+            _local.status,
+        )
+        if rc:
+            _raise(_local.status)
+
+    def encode_bound(self) -> int:
+        """Bytes that no block's payload exceeds."""
+        return int(lib.brv_encode_bound(self._p))
+
+    def encode_block(self, index: int, data: Buffer, out: Buffer) -> int:
+        """Encode the flat bytes of block `index` into out; returns the payload's length.
+
+        Raises NotApplicable if D does not apply.
+        """
+        view = ffi.from_buffer(data)
+        target = ffi.from_buffer(out, require_writable=True)
+        length = ffi.new("size_t *")
+        rc = lib.brv_encode_block(
+            self._p,
+            _local.scratch,
+            index,
+            ffi.cast("uint8_t *", view),
+            len(view),
+            ffi.cast("uint8_t *", target),
+            len(target),
+            length,
+            _local.status,
+        )
+        if rc:
+            _raise(_local.status)
+        return int(length[0])
+
+
+_DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def _container(bits: int) -> int:
+    return 1 if bits <= 8 else 2 if bits <= 16 else 4 if bits <= 32 else 8
+
+
+class Analysis(_Base):
+    """A program without its shared parts: D of a block down to one node, for synthesis."""
+
+    def __init__(self, wire: Buffer, bits: int, count: int, block: int) -> None:
+        super().__init__(wire, None, bits, count, block)
+
+    def words(self, index: int, data: Buffer, node: int) -> npt.NDArray[Any]:
+        """The words that D gives prefix node `node` for block `index` with flat bytes `data`."""
+        view = ffi.from_buffer(data)
+        dtype = _DTYPES[_container(int(lib.brv_node_bits(self._p, node)))]
+        out = np.empty(min(self.block, self.count), dtype)
+        n = ffi.new("size_t *")
+        rc = lib.brv_words(
+            self._p,
+            _local.scratch,
+            index,
+            ffi.cast("uint8_t *", view),
+            len(view),
+            node,
+            ffi.from_buffer(out),
+            n,
+            _local.status,
+        )
+        if rc:
+            _raise(_local.status)
+        return out[: int(n[0])]
+
+    def histogram(
+        self, index: int, data: Buffer, node: int, hist: _U64, classes: npt.NDArray[np.uint8] | None = None
+    ) -> None:
+        """Add the words of `node` for block `index` to hist, shape (tables, 2**bits); with classes,
+        the class of every segment of the node's stream, row by class."""
+        bits = int(lib.brv_node_bits(self._p, node))
+        if hist.dtype != np.uint64 or not hist.flags.c_contiguous or hist.size % (1 << min(bits, 16)):
+            raise ValueError(f"a histogram of node {node} has {1 << min(bits, 16)} columns of uint64")
+        if classes is not None and (len(classes) == 0 or int(classes.max()) >= hist.size >> bits):
+            raise ValueError("a class has no row in the histogram")
+        view = ffi.from_buffer(data)
+        rc = lib.brv_histogram(
+            self._p,
+            _local.scratch,
+            index,
+            ffi.cast("uint8_t *", view),
+            len(view),
+            node,
+            ffi.from_buffer("uint64_t[]", hist, require_writable=True),
+            ffi.NULL if classes is None else ffi.from_buffer("uint8_t[]", classes),
+            0 if classes is None else len(classes),
+            _local.status,
+        )
+        if rc:
+            _raise(_local.status)
+
+
+def _rows(hist: _U64) -> _U64:
+    return np.ascontiguousarray(np.atleast_2d(hist), np.uint64)
+
+
+def huffman_lengths(hist: _U64, max_len: int) -> npt.NDArray[np.uint8]:
+    """Optimal code lengths of at most max_len bits for a histogram of shape (2**b,) or (T, 2**b)."""
+    rows = _rows(hist)
+    out = np.zeros(rows.shape, np.uint8)
+    for row, lengths in zip(rows, out, strict=True):
+        rc = lib.brv_huffman_lengths(
+            ffi.from_buffer("uint64_t[]", row), len(row), max_len, ffi.from_buffer("uint8_t[]", lengths)
+        )
+        if rc == lib.BRV_NO_MEMORY:
+            raise MemoryError("no memory for code lengths")
+        if rc:
+            raise ValueError(f"no codes of at most {max_len} bits for {np.count_nonzero(row)} symbols")
+    return out.reshape(hist.shape)
+
+
+def rans_frequencies(hist: _U64, prob_bits: int) -> npt.NDArray[np.uint32]:
+    """Frequencies summing to 2**prob_bits for a histogram of shape (2**b,) or (T, 2**b)."""
+    rows = _rows(hist)
+    out = np.zeros(rows.shape, np.uint32)
+    for row, freq in zip(rows, out, strict=True):
+        if lib.brv_rans_frequencies(
+            ffi.from_buffer("uint64_t[]", row), len(row), prob_bits, ffi.from_buffer("uint32_t[]", freq)
+        ):
+            raise ValueError(f"{np.count_nonzero(row)} symbols do not fit {prob_bits} probability bits")
+    return out.reshape(hist.shape)
+
+
+def huffman_tables(hist: _U64, max_len: int) -> bytes:
+    """The shared part of a huffman Lit for a histogram of shape (T, 2**b)."""
+    lengths = np.atleast_2d(huffman_lengths(hist, max_len))
+    out = np.empty(lengths.size + 16, np.uint8)
+    n = lib.brv_huffman_write(
+        ffi.from_buffer("uint8_t[]", lengths),
+        lengths.shape[1],
+        lengths.shape[0],
+        ffi.from_buffer("uint8_t[]", out),
+        len(out),
+    )
+    return out[: int(n)].tobytes()
+
+
+def rans_tables(hist: _U64, prob_bits: int) -> bytes:
+    """The shared part of a rans Lit for a histogram of shape (T, 2**b)."""
+    freq = np.atleast_2d(rans_frequencies(hist, prob_bits))
+    out = np.empty(freq.size * 5 + 16, np.uint8)
+    n = lib.brv_rans_write(
+        ffi.from_buffer("uint32_t[]", freq),
+        freq.shape[1],
+        freq.shape[0],
+        ffi.from_buffer("uint8_t[]", out),
+        len(out),
+    )
+    return out[: int(n)].tobytes()
+
+
+def join_shared(items: Sequence[bytes]) -> bytes:
+    """Shared parts in prefix order as one string, each behind its varint length."""
+    out = bytearray()
+    for item in items:
+        n = len(item)
+        while n >= 0x80:
+            out.append(n & 0x7F | 0x80)
+            n >>= 7
+        out.append(n)
+        out += item
+    return bytes(out)

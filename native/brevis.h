@@ -1,0 +1,116 @@
+/* Public interface of the native executor and encoder (docs/format.md is the specification).
+ *
+ * Every function is reentrant and keeps no global state: what it needs between calls lives in a
+ * brv_program (immutable once made, shared by any number of threads) or a brv_scratch (one thread
+ * at a time).  Untrusted bytes (programs, shared parts, payloads) can make a function return an
+ * error, never read or write outside the buffers it was given.
+ */
+#ifndef BREVIS_H
+#define BREVIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum brv_code {
+    BRV_OK = 0,
+    BRV_NO_MEMORY = 1,
+    /* a program or its shared parts break a rule */
+    BRV_TRUNCATED = 10,        /* ends inside an item */
+    BRV_TRAILING = 11,         /* bytes after the last item of a body */
+    BRV_VARINT = 12,           /* not the shortest form, or 2^64 and above */
+    BRV_UNKNOWN_OPERATOR = 13,
+    BRV_UNKNOWN_ENCODING = 14,
+    BRV_TYPE = 15,             /* widths, lengths or words do not fit the stream's type */
+    BRV_LIMIT = 16,            /* nodes, depth, sizes beyond what format allows */
+    BRV_PARAMETER = 17,        /* a parameter outside its range */
+    BRV_TABLE = 18,            /* a code table that is not one */
+    /* a block's payload is damaged */
+    BRV_PAYLOAD = 30,
+    BRV_CHECKSUM = 31,
+    /* encoding: the program does not describe these bytes */
+    BRV_NOT_APPLICABLE = 50,
+    BRV_NO_ROOM = 51,          /* the output buffer is too small */
+    BRV_ARGUMENT = 60,         /* the caller broke a precondition */
+};
+
+typedef struct brv_program brv_program;
+typedef struct brv_scratch brv_scratch;
+typedef struct brv_hash brv_hash;
+
+/* Where and why a call failed. node: prefix index, -1 if none. block: absolute block number. */
+typedef struct {
+    int32_t code;
+    int32_t node;
+    uint64_t block;
+    const char *what; /* static text */
+} brv_status;
+
+/* ---- programs ------------------------------------------------------------------------------ */
+
+/* Validate a program for a section of `count` words of `bits` bits in blocks of `block` words.
+ * With shared == NULL the program can only analyse (brv_words, brv_histogram).
+ * cpu: "scalar", "avx2", or NULL for the best this machine has.  Returns NULL and fills st on error. */
+brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t *shared, size_t shared_len,
+                             uint32_t bits, uint64_t count, uint32_t block, const char *cpu, brv_status *st);
+void brv_program_free(brv_program *p);
+size_t brv_program_memory(const brv_program *p);  /* bytes held */
+const char *brv_cpu(const char *cpu);             /* name of the kernels that would be used */
+
+brv_scratch *brv_scratch_new(void);
+void brv_scratch_free(brv_scratch *s);
+
+/* ---- decode -------------------------------------------------------------------------------- */
+
+/* Write the section's flat bytes lo..hi to out.  The nblocks blocks from first_block on cover the
+ * range; spans holds (start, length) of each payload within payload[0, payload_len).  checks, if
+ * not NULL, holds the XXH3 of each block's flat bytes. */
+int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, size_t payload_len,
+               uint64_t first_block, size_t nblocks, const uint64_t *spans, const uint64_t *checks,
+               uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st);
+
+/* ---- encode and analyse -------------------------------------------------------------------- */
+
+/* Bytes that the payload of any block may take at most. */
+size_t brv_encode_bound(const brv_program *p);
+
+/* Encode the flat bytes of block `index`; *out_len gets the payload's length. */
+int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
+                     uint8_t *out, size_t cap, size_t *out_len, brv_status *st);
+
+/* Classes of all segments of a huffman or rans Lit with several tables, for encoding (copied).
+ * Must be called before the program is shared between threads. */
+int brv_set_classes(brv_program *p, uint32_t node, const uint8_t *classes, size_t n, brv_status *st);
+
+/* The words that D gives node `node` for block `index`, in a container of 1, 2, 4 or 8 bytes a word.
+ * out holds block * container bytes; *n_out gets the number of words. */
+int brv_words(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
+              uint32_t node, void *out, size_t *n_out, brv_status *st);
+
+/* Add the words of `node` for block `index` to hist[tables][2^bits of the node]; classes as for
+ * brv_set_classes (NULL: one table). */
+int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
+                  uint32_t node, uint64_t *hist, const uint8_t *classes, size_t n_classes, brv_status *st);
+
+uint32_t brv_node_count(const brv_program *p);
+uint32_t brv_node_bits(const brv_program *p, uint32_t node);
+
+/* ---- tables -------------------------------------------------------------------------------- */
+
+/* Optimal code lengths of at most max_len for a histogram of n symbols (package-merge: Larmore and
+ * Hirschberg, 1990).  A lone symbol gets length 1; without any, symbol 0 does. */
+int brv_huffman_lengths(const uint64_t *hist, size_t n, unsigned max_len, uint8_t *len);
+/* Frequencies >= 1 for every present symbol that sum to 2^prob_bits. */
+int brv_rans_frequencies(const uint64_t *hist, size_t n, unsigned prob_bits, uint32_t *freq);
+/* Serialised tables (docs/format.md, shared parts); out holds cap bytes. Return the length, 0 if out is too small. */
+size_t brv_huffman_write(const uint8_t *len, size_t n, size_t tables, uint8_t *out, size_t cap);
+size_t brv_rans_write(const uint32_t *freq, size_t n, size_t tables, uint8_t *out, size_t cap);
+
+/* ---- checksums ----------------------------------------------------------------------------- */
+
+uint64_t brv_checksum(const uint8_t *data, size_t len);
+brv_hash *brv_hash_new(void);
+void brv_hash_free(brv_hash *h);
+void brv_hash_update(brv_hash *h, const uint8_t *data, size_t len);
+uint64_t brv_hash_value(const brv_hash *h);
+
+#endif

@@ -1,0 +1,338 @@
+/* D: from bytes to words to payloads; and what the synthesiser asks about the words on the way. */
+#include "internal.h"
+
+#include <zstd.h>
+
+#define ZSTD_LEVEL 19
+
+typedef struct {
+    const brv_program *p;
+    brv_scratch *s;
+    uint8_t *out; /* next byte of the payload */
+    uint8_t *end;
+    brv_status *st;
+    /* analysis: stop at this node and hand out its words */
+    uint32_t target;
+    void *found;
+    size_t n_found;
+    uint64_t found_lo;
+} encoder;
+
+enum { NO_TARGET = UINT32_MAX };
+
+#define NOT(i, what) return fail(e->st, BRV_NOT_APPLICABLE, (int)(i), what)
+
+static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *words);
+
+/* Analysis follows only the path to its target. */
+static bool towards(const encoder *e, uint32_t i)
+{
+    return e->target == NO_TARGET || (i <= e->target && e->target < e->p->nodes[i].end);
+}
+
+static int put_fixed(encoder *e, uint32_t i, const void *words, size_t m, unsigned w)
+{
+    const size_t bytes = sliced_size(m, w);
+    if ((size_t)(e->end - e->out) < bytes) return fail(e->st, BRV_NO_ROOM, (int)i, "the output buffer is too small");
+    e->p->k->pack(words, m, w, e->p->nodes[i].container, e->out);
+    e->out += bytes;
+    return 0;
+}
+
+static int sparse_encode(encoder *e, uint32_t i, const void *words, size_t m, uint8_t *out, size_t cap, size_t *len)
+{
+    const node *nd = &e->p->nodes[i];
+    const size_t mark = e->s->used;
+    uint8_t *odd = scratch_take(e->s, m * nd->container);
+    size_t n = 0, at = 0, head = 0;
+    for (size_t j = 0; j < m; j++) {
+        const uint64_t w = load_word(words, nd->container, j);
+        if (w != nd->word) store_word(odd, nd->container, n++, w);
+    }
+    if (cap < 10 + n * 4 + sliced_size(n, nd->bits)) return BRV_NO_ROOM; /* gaps below 2^20: 3 bytes */
+    head = put_varint(out, n);
+    for (size_t j = 0; j < m; j++)
+        if (load_word(words, nd->container, j) != nd->word) {
+            head += put_varint(out + head, j - at);
+            at = j + 1;
+        }
+    if (nd->bits > 1) {
+        e->p->k->pack(odd, n, nd->bits, nd->container, out + head);
+        head += sliced_size(n, nd->bits);
+    }
+    *len = head;
+    e->s->used = mark;
+    return 0;
+}
+
+static int zstd_encode(encoder *e, uint32_t i, const void *words, size_t m, uint8_t *out, size_t cap, size_t *len)
+{
+    const node *nd = &e->p->nodes[i];
+    const size_t bytes = sliced_size(m, nd->bits), mark = e->s->used;
+    if (!e->s->cctx && !(e->s->cctx = ZSTD_createCCtx())) return BRV_NO_MEMORY;
+    uint8_t *sliced = scratch_take(e->s, bytes);
+    e->p->k->pack(words, m, nd->bits, nd->container, sliced);
+    *len = ZSTD_compressCCtx(e->s->cctx, out, cap, sliced, bytes, ZSTD_LEVEL);
+    e->s->used = mark;
+    return ZSTD_isError(*len) ? BRV_NO_ROOM : 0;
+}
+
+static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words)
+{
+    const node *nd = &e->p->nodes[i];
+    const brv_kernels *k = e->p->k;
+    if (nd->enc == ENC_RAW) return put_fixed(e, i, words, m, nd->bits);
+    if (nd->enc == ENC_PACK) {
+        if (nd->word) k->map(words, nd->container, nd->bits, FN_ADD, nd->word, true, m);
+        for (size_t j = 0; j < m; j++)
+            if (load_word(words, nd->container, j) >> nd->k) NOT(i, "a word does not fit the packed width");
+        return put_fixed(e, i, words, m, nd->k);
+    }
+    /* The item goes behind room for its length, then moves up. */
+    const size_t room = 5;
+    size_t len = 0, cap = (size_t)(e->end - e->out);
+    if (cap < room) return fail(e->st, BRV_NO_ROOM, (int)i, "the output buffer is too small");
+    cap -= room;
+    uint8_t *item = e->out + room;
+    int rc;
+    if (nd->tables > 1 && (!nd->classes || nd->n_classes < (lo + m - 1) / nd->segment + 1))
+        return fail(e->st, BRV_ARGUMENT, (int)i, "the classes of the segments are not set");
+    if (nd->enc == ENC_HUFFMAN) rc = huff_encode(nd, k, words, lo, m, item, cap, &len);
+    else if (nd->enc == ENC_RANS) rc = rans_encode(nd, k, words, lo, m, item, cap, &len, e->s);
+    else if (nd->enc == ENC_ZSTD) rc = zstd_encode(e, i, words, m, item, cap, &len);
+    else rc = sparse_encode(e, i, words, m, item, cap, &len);
+    if (rc) return fail(e->st, rc, (int)i, rc == BRV_NOT_APPLICABLE ? "a word has no code" : "literal not encoded");
+    const size_t head = put_varint(e->out, len);
+    memmove(e->out + head, item, len);
+    e->out += head + len;
+    return 0;
+}
+
+static int encode_concat(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, uint8_t *words)
+{
+    const brv_program *p = e->p;
+    const node *nd = &p->nodes[i];
+    uint64_t start = 0;
+    for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) {
+        const uint64_t stop = start + p->nodes[c].count;
+        const uint64_t a = lo > start ? lo : start, b = hi < stop ? hi : stop;
+        if (a < b && towards(e, c)) {
+            int rc = encode_node(e, c, a - start, b - start, words + (a - lo) * nd->container);
+            if (rc) return rc;
+        }
+        start = stop;
+    }
+    return 0;
+}
+
+static int check_repeat(encoder *e, uint32_t i, uint64_t lo, size_t m, const uint8_t *words)
+{
+    const node *nd = &e->p->nodes[i];
+    const uint64_t period = nd->count / nd->times;
+    const size_t c = nd->container;
+    for (size_t done = 0; done < m;) {
+        const uint64_t at = (lo + done) % period;
+        const size_t n = m - done < period - at ? m - done : (size_t)(period - at);
+        if (memcmp(words + done * c, (const uint8_t *)nd->repeated + at * c, n * c)) NOT(i, "the words do not repeat");
+        done += n;
+    }
+    return 0;
+}
+
+static int encode_scan(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *words)
+{
+    const node *nd = &e->p->nodes[i];
+    const size_t m = (size_t)(hi - lo), bytes = (nd->bits + 7u) / 8, c = nd->container;
+    if ((size_t)(e->end - e->out) < bytes) return fail(e->st, BRV_NO_ROOM, (int)i, "the output buffer is too small");
+    const uint64_t anchor = load_word(words, c, 0), msk = mask_of(nd->bits);
+    memcpy(e->out, &anchor, bytes);
+    e->out += bytes;
+    if (m == 1) return 0;
+    uint64_t prev = anchor;
+    for (size_t j = 1; j < m; j++) {
+        const uint64_t w = load_word(words, c, j);
+        store_word(words, c, j - 1, nd->fn == SCAN_XOR ? w ^ prev : (w - prev) & msk);
+        prev = w;
+    }
+    return encode_node(e, i + 1, lo, hi - 1, words);
+}
+
+static int encode_merge(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, const void *words)
+{
+    const brv_program *p = e->p;
+    const node *nd = &p->nodes[i];
+    const size_t m = (size_t)(hi - lo), mark = e->s->used;
+    void *part = scratch_take(e->s, m * 8);
+    unsigned below = nd->bits;
+    for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) {
+        const node *ch = &p->nodes[c];
+        below -= ch->bits;
+        if (!towards(e, c)) continue;
+        p->k->field(part, ch->container, words, nd->container, below, mask_of(ch->bits), m);
+        int rc = encode_node(e, c, lo, hi, part);
+        if (rc || e->found) return rc;
+    }
+    e->s->used = mark;
+    return 0;
+}
+
+/* words: the node's words, which may be overwritten. */
+static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *words)
+{
+    const brv_program *p = e->p;
+    const node *nd = &p->nodes[i];
+    const size_t m = (size_t)(hi - lo);
+    if (e->target == i) {
+        e->found = words;
+        e->n_found = m;
+        e->found_lo = lo;
+        return 0;
+    }
+    if (e->target != NO_TARGET && (nd->op <= OP_CONST || nd->op == OP_REPEAT)) return 0;
+    switch (nd->op) {
+    case OP_LIT:
+        return encode_lit(e, i, lo, m, words);
+    case OP_CONST:
+        if (p->k->find_other(words, nd->container, nd->word, m) < m) NOT(i, "a word differs from the constant");
+        return 0;
+    case OP_CONCAT:
+        return encode_concat(e, i, lo, hi, words);
+    case OP_REPEAT:
+        return check_repeat(e, i, lo, m, words);
+    case OP_MAP:
+        p->k->map(words, nd->container, nd->bits, nd->fn, nd->word, true, m);
+        return encode_node(e, i + 1, lo, hi, words);
+    case OP_SCAN:
+        return encode_scan(e, i, lo, hi, words);
+    default:
+        return encode_merge(e, i, lo, hi, words);
+    }
+}
+
+static void unflatten(const uint8_t *data, unsigned bits, size_t m, unsigned container, void *words)
+{
+    const size_t bytes = (m * bits + 7) / 8;
+    for (size_t i = 0; i < m; i++) {
+        const size_t bit = i * bits, byte = bit >> 3;
+        const unsigned sh = bit & 7;
+        uint64_t v = 0;
+        if (byte + 8 <= bytes) v = load64(data + byte);
+        else memcpy(&v, data + byte, bytes - byte);
+        v >>= sh;
+        if (sh + bits > 64) v |= (uint64_t)data[byte + 8] << (64 - sh);
+        store_word(words, container, i, v & mask_of(bits));
+    }
+}
+
+static int start(encoder *e, uint64_t index, const uint8_t *data, size_t len, uint64_t *lo, uint64_t *hi, void **words)
+{
+    const brv_program *p = e->p;
+    *e->st = (brv_status){.node = -1, .block = index};
+    if (index >= (p->count + p->block - 1) / p->block) return fail(e->st, BRV_ARGUMENT, -1, "no such block");
+    *lo = index * p->block;
+    *hi = p->count - *lo < p->block ? p->count : *lo + p->block;
+    const size_t m = (size_t)(*hi - *lo);
+    if (len != (m * p->bits + 7) / 8) return fail(e->st, BRV_ARGUMENT, -1, "the data is not one block");
+    if (scratch_reserve(e->s, p->scratch)) return fail(e->st, BRV_NO_MEMORY, -1, "out of memory");
+    const unsigned c = container_of(p->bits);
+    *words = scratch_take(e->s, m * c);
+    if (p->bits == 8 * c) memcpy(*words, data, len);
+    else unflatten(data, p->bits, m, c, *words);
+    return 0;
+}
+
+static size_t bound(const brv_program *p, uint32_t i, size_t words)
+{
+    const node *nd = &p->nodes[i];
+    if (nd->op == OP_LIT) {
+        if (nd->enc == ENC_ZSTD) return ZSTD_compressBound(sliced_size(words, nd->bits)) + 16;
+        if (nd->enc == ENC_HUFFMAN) return words * (MAX_CODE + 1) / 8 + words + 16 * MAX_STREAMS * 2;
+        if (nd->enc == ENC_RANS) return words * 3 + 4 * MAX_LANES + 64;
+        if (nd->enc == ENC_SPARSE) return words * 4 + sliced_size(words, nd->bits) + 64;
+        return sliced_size(words, nd->bits) + 64;
+    }
+    size_t n = nd->op == OP_SCAN ? 8 : 0;
+    if (nd->op == OP_REPEAT) return n;
+    for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) n += bound(p, c, words);
+    return n;
+}
+
+size_t brv_encode_bound(const brv_program *p)
+{
+    return bound(p, 0, p->count < p->block ? (size_t)p->count : p->block) + 64;
+}
+
+int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
+                     uint8_t *out, size_t cap, size_t *out_len, brv_status *st)
+{
+    encoder e = {.p = p, .s = s, .out = out, .end = out + cap, .st = st, .target = NO_TARGET};
+    uint64_t lo, hi;
+    void *words;
+    int rc = start(&e, index, data, len, &lo, &hi, &words);
+    if (rc) return rc;
+    if (p->analysis) return fail(st, BRV_ARGUMENT, -1, "the program has no shared parts");
+    rc = encode_node(&e, 0, lo, hi, words);
+    *out_len = (size_t)(e.out - out);
+    return rc;
+}
+
+int brv_set_classes(brv_program *p, uint32_t i, const uint8_t *classes, size_t n, brv_status *st)
+{
+    *st = (brv_status){.node = (int32_t)i};
+    node *nd = &p->nodes[i < p->n_nodes ? i : 0];
+    if (i >= p->n_nodes || nd->tables < 2 || n != (nd->count + nd->segment - 1) / nd->segment)
+        return fail(st, BRV_ARGUMENT, (int)i, "not the classes of that node's segments");
+    for (size_t j = 0; j < n; j++)
+        if (classes[j] >= nd->tables) return fail(st, BRV_ARGUMENT, (int)i, "a class has no table");
+    uint8_t *copy = malloc(n);
+    if (!copy) return fail(st, BRV_NO_MEMORY, (int)i, "out of memory");
+    memcpy(copy, classes, n);
+    free(nd->classes);
+    nd->classes = copy;
+    nd->n_classes = n;
+    return 0;
+}
+
+/* D down to one node. An anchor on the way is computed and dropped. */
+static int descend(encoder *e, uint64_t index, const uint8_t *data, size_t len, uint32_t i)
+{
+    uint8_t anchors[8 * (MAX_DEPTH + 1)];
+    uint64_t lo, hi;
+    void *words;
+    e->out = anchors;
+    e->end = anchors + sizeof anchors;
+    e->target = i;
+    int rc = start(e, index, data, len, &lo, &hi, &words);
+    if (rc) return rc;
+    if (i >= e->p->n_nodes) return fail(e->st, BRV_ARGUMENT, (int)i, "no such node");
+    return encode_node(e, 0, lo, hi, words);
+}
+
+int brv_words(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len, uint32_t i,
+              void *out, size_t *n_out, brv_status *st)
+{
+    encoder e = {.p = p, .s = s, .st = st};
+    int rc = descend(&e, index, data, len, i);
+    if (rc) return rc;
+    if (e.found) memcpy(out, e.found, e.n_found * p->nodes[i].container);
+    *n_out = e.n_found;
+    return 0;
+}
+
+int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len, uint32_t i,
+                  uint64_t *hist, const uint8_t *classes, size_t n_classes, brv_status *st)
+{
+    encoder e = {.p = p, .s = s, .st = st};
+    int rc = descend(&e, index, data, len, i);
+    if (rc || !e.found) return rc;
+    const node *nd = &p->nodes[i];
+    if (nd->bits > 16) return fail(st, BRV_ARGUMENT, (int)i, "histograms are for words of at most 16 bits");
+    const size_t n = (size_t)1 << nd->bits;
+    if (classes && n_classes <= (e.found_lo + e.n_found - 1) / nd->segment)
+        return fail(st, BRV_ARGUMENT, (int)i, "too few classes");
+    for (size_t j = 0; j < e.n_found; j++) {
+        const uint64_t w = load_word(e.found, nd->container, j);
+        hist[(classes ? classes[(e.found_lo + j) / nd->segment] * n : 0) + w]++;
+    }
+    return 0;
+}

@@ -1,0 +1,223 @@
+/* What the C files share: node and table layouts, byte cursors, the kernel table. */
+#ifndef BREVIS_INTERNAL_H
+#define BREVIS_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "brevis.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "BrevisFS needs a little-endian machine"
+#endif
+
+/* Output offsets are arbitrary file offsets, so word arrays may lie at any address. */
+typedef uint8_t w8;
+typedef uint16_t w16 __attribute__((aligned(1), may_alias));
+typedef uint32_t w32 __attribute__((aligned(1), may_alias));
+typedef uint64_t w64 __attribute__((aligned(1), may_alias));
+
+enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TABLES = 64, MAX_CODE = 15 };
+#define MAX_REPEAT_WORDS ((uint64_t)1 << 20)
+#define MAX_BLOCK ((uint32_t)1 << 20)
+#define MAX_PREPARED ((size_t)16 << 20)
+
+enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE };
+enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE };
+enum { FN_XOR = 0, FN_ADD, FN_ZIGZAG, FN_GRAY, FN_BITREV, FN_ROTR };
+enum { SCAN_XOR = 0, SCAN_ADD };
+
+/* One Huffman table. Symbols of at most 8 bits use `multi`: bits 0-7 code bits taken, 8-15 symbols
+ * given (1..6), then the symbols; wider ones use `single`: symbol << 8 | length. */
+typedef struct {
+    unsigned bits;    /* a look-up takes this many bits */
+    uint64_t *multi;
+    uint32_t *single;
+    uint8_t *len;     /* 2^b code lengths, 0 absent */
+    uint16_t *code;   /* 2^b codes */
+} huff_table;
+
+/* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. */
+typedef struct {
+    uint32_t *slot;
+    uint16_t *symbol;
+    uint32_t *freq;   /* 2^b */
+    uint32_t *cum;    /* 2^b */
+} rans_table;
+
+typedef struct {
+    uint8_t op, enc, fn, bits;
+    uint8_t container; /* bytes a word takes in arrays: 1, 2, 4, 8 */
+    uint8_t depth;
+    uint8_t k;         /* pack: bits; map rotr: r */
+    uint8_t streams;   /* huffman */
+    uint8_t max_len;   /* huffman: code length limit; rans: probability bits */
+    uint8_t lanes;     /* rans */
+    uint32_t tables;
+    uint32_t end;      /* prefix index after the subtree */
+    uint64_t segment;
+    uint64_t count;    /* words of the stream */
+    uint64_t word;     /* const, base, xor, add */
+    uint64_t times;    /* repeat */
+    huff_table *huff;
+    rans_table *rans;
+    void *repeated;    /* decoded child, count / times words */
+    uint8_t *classes;  /* encoding: class of every segment */
+    uint64_t n_classes;
+} node;
+
+struct brv_kernels;
+
+struct brv_program {
+    node nodes[MAX_NODES];
+    uint32_t n_nodes;
+    uint32_t bits, block;
+    uint64_t count;
+    bool analysis;     /* made without shared parts */
+    size_t memory;
+    size_t scratch;    /* bytes of word arrays one block may need */
+    const struct brv_kernels *k;
+};
+
+struct brv_scratch {
+    uint8_t *base;
+    size_t cap, used;
+    void *dctx, *cctx; /* zstd contexts */
+};
+
+/* A cursor over untrusted bytes. */
+typedef struct {
+    const uint8_t *p, *end;
+} cursor;
+
+static inline size_t left(const cursor *c) { return (size_t)(c->end - c->p); }
+
+/* 0, BRV_TRUNCATED or BRV_VARINT */
+static inline int get_varint(cursor *c, uint64_t *out)
+{
+    uint64_t v = 0;
+    for (unsigned shift = 0; shift < 70; shift += 7) {
+        if (c->p == c->end) return BRV_TRUNCATED;
+        uint8_t b = *c->p++;
+        if (shift == 63 && b > 1) return BRV_VARINT;
+        v |= (uint64_t)(b & 0x7f) << shift;
+        if (!(b & 0x80)) {
+            if (b == 0 && shift) return BRV_VARINT;
+            *out = v;
+            return 0;
+        }
+    }
+    return BRV_VARINT;
+}
+
+static inline size_t put_varint(uint8_t *p, uint64_t v)
+{
+    size_t n = 0;
+    while (v >= 0x80) {
+        p[n++] = (uint8_t)v | 0x80;
+        v >>= 7;
+    }
+    p[n++] = (uint8_t)v;
+    return n;
+}
+
+static inline uint64_t mask_of(unsigned bits) { return bits >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1; }
+static inline unsigned container_of(unsigned bits) { return bits <= 8 ? 1 : bits <= 16 ? 2 : bits <= 32 ? 4 : 8; }
+static inline unsigned bits_for(uint64_t n) /* bits of an index below n */
+{
+    unsigned b = 0;
+    while (((uint64_t)1 << b) < n) b++;
+    return b;
+}
+static inline uint64_t load64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+static inline uint64_t load_word(const void *a, unsigned container, size_t i)
+{
+    switch (container) {
+    case 1: return ((const w8 *)a)[i];
+    case 2: return ((const w16 *)a)[i];
+    case 4: return ((const w32 *)a)[i];
+    default: return ((const w64 *)a)[i];
+    }
+}
+static inline void store_word(void *a, unsigned container, size_t i, uint64_t v)
+{
+    switch (container) {
+    case 1: ((w8 *)a)[i] = (w8)v; break;
+    case 2: ((w16 *)a)[i] = (uint16_t)v; break;
+    case 4: ((w32 *)a)[i] = (uint32_t)v; break;
+    default: ((w64 *)a)[i] = v; break;
+    }
+}
+
+/* Bytes of m words of w bits in sliced form. */
+size_t sliced_size(size_t m, unsigned w);
+
+/* A Huffman stream being decoded: words [out, out_end) from bytes [start, end). */
+typedef struct {
+    const uint8_t *start, *end;
+    size_t words;
+} huff_stream;
+
+/* Kernels that exist once per instruction set (kernels_body.h). Word arrays may be unaligned. */
+typedef struct brv_kernels {
+    const char *name;
+    /* sliced form of m words of w bits <-> words in a container */
+    void (*unpack)(const uint8_t *in, size_t m, unsigned w, unsigned container, void *out);
+    void (*pack)(const void *words, size_t m, unsigned w, unsigned container, uint8_t *out);
+    /* dst[i] = src[i] << shift (first) or dst[i] |= src[i] << shift */
+    void (*merge)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, size_t m, bool first);
+    /* dst[i] = (src[i] >> shift) & mask */
+    void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
+    /* dst[i] = high[i] << 8 | low[i], rotated right by r */
+    void (*merge_8_8)(w16 *dst, const uint8_t *high, const uint8_t *low, unsigned r, size_t m);
+    /* word functions, in place; inverse: D instead of G */
+    void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
+    void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
+    /* a[0] given, a[i] op= a[i-1] over child words at a[1..m-1] */
+    void (*scan)(void *a, unsigned container, unsigned bits, unsigned kind, size_t m);
+    /* index of the first word that is not v, m if none */
+    size_t (*find_other)(const void *a, unsigned container, uint64_t v, size_t m);
+    /* decode n streams with one table; 0 or BRV_PAYLOAD */
+    int (*huff8)(const huff_table *t, const huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out);
+    uint64_t (*hash)(const void *p, size_t n);
+} brv_kernels;
+
+const brv_kernels *kernels_scalar(void);
+const brv_kernels *kernels_avx2(void); /* NULL where the build or the CPU has none */
+
+/* huffman.c, rans.c: tables from their serialised form (0 or a BRV_ code), and literals */
+int huff_load(node *nd, cursor *c, size_t *memory);
+int rans_load(node *nd, cursor *c, size_t *memory);
+void huff_free(node *nd);
+void rans_free(node *nd);
+int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
+/* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */
+int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
+                size_t *len);
+int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
+                size_t *len, brv_scratch *s);
+
+/* classes.c: the classes of the segments that overlap words lo..lo+m-1, at the head of an item. Reading
+ * unpacks them to scratch, a byte each, checked; writing takes them from nd->classes. */
+int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
+                 const uint8_t **classes);
+size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out);
+
+/* decode.c: evaluate a node on [lo, hi) into dst */
+int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload, void *dst,
+              brv_status *st);
+int fail(brv_status *st, int code, int node, const char *what);
+/* Make room for n bytes of scratch in all; 0 or BRV_NO_MEMORY. take/give are a stack inside it. */
+int scratch_reserve(brv_scratch *s, size_t n);
+static inline void *scratch_take(brv_scratch *s, size_t n)
+{
+    n = (n + 127) & ~(size_t)63; /* slack for 8-byte stores past the end of byte arrays */
+    void *p = s->base + s->used;
+    s->used += n;
+    return p;
+}
+size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words);
+
+#endif

@@ -1,0 +1,347 @@
+/* Programs: parsing, type rules, limits, tables. Nothing is executed before all of it has passed. */
+#include "internal.h"
+
+#include <zstd.h>
+
+int fail(brv_status *st, int code, int n, const char *what)
+{
+    st->code = code;
+    st->node = n;
+    st->what = what;
+    return code;
+}
+
+static const brv_kernels *pick(const char *cpu)
+{
+    const brv_kernels *k = kernels_avx2();
+#if defined(__x86_64__)
+    if (k && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))) k = NULL;
+#endif
+    return k && !(cpu && strcmp(cpu, "scalar") == 0) ? k : kernels_scalar();
+}
+
+const char *brv_cpu(const char *cpu) { return pick(cpu)->name; }
+
+/* ---- parsing ------------------------------------------------------------------------------- */
+
+typedef struct {
+    brv_program *p;
+    brv_status *st;
+} parser;
+
+static int parse_node(parser *ps, cursor *c, unsigned bits, uint64_t count, unsigned depth);
+
+#define REFUSE(code, what) return fail(ps->st, code, (int)i, what)
+
+/* A varint of a body, with a message of its own on failure. */
+#define VARINT(dst)                                                              \
+    do {                                                                         \
+        int rc_ = get_varint(&b, &(dst));                                        \
+        if (rc_) return fail(ps->st, rc_, (int)i, "a number is cut short or not in its shortest form"); \
+    } while (0)
+#define BYTE(dst)                                                                \
+    do {                                                                         \
+        if (b.p == b.end) REFUSE(BRV_TRUNCATED, "a parameter is missing");       \
+        (dst) = *b.p++;                                                          \
+    } while (0)
+
+static int parse_coded(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    uint64_t tables;
+    if (nd->bits > 16) REFUSE(BRV_TYPE, "huffman and rans code words of at most 16 bits");
+    if (nd->enc == ENC_HUFFMAN) {
+        BYTE(nd->streams);
+        BYTE(nd->max_len);
+        if (nd->streams < 1 || nd->streams > MAX_STREAMS) REFUSE(BRV_PARAMETER, "streams must be 1 to 16");
+        if (nd->max_len < 1 || nd->max_len > MAX_CODE) REFUSE(BRV_PARAMETER, "code length limit must be 1 to 15");
+    } else {
+        BYTE(nd->lanes);
+        BYTE(nd->max_len);
+        if (nd->lanes < 1 || nd->lanes > MAX_LANES) REFUSE(BRV_PARAMETER, "lanes must be 1 to 64");
+        if (nd->max_len < 8 || nd->max_len > 14) REFUSE(BRV_PARAMETER, "probability bits must be 8 to 14");
+    }
+    VARINT(tables);
+    VARINT(nd->segment);
+    if (tables < 1 || tables > MAX_TABLES) REFUSE(BRV_PARAMETER, "tables must be 1 to 64");
+    nd->tables = (uint32_t)tables;
+    if (tables == 1 ? nd->segment != 0 : nd->segment < 16)
+        REFUSE(BRV_PARAMETER, "segment length must be 0 with one table, else 16 or more");
+    if (nd->segment >= (uint64_t)1 << 62) REFUSE(BRV_PARAMETER, "segment length is absurd");
+    *body = b;
+    return 0;
+}
+
+static int parse_lit(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    BYTE(nd->enc);
+    switch (nd->enc) {
+    case ENC_RAW:
+    case ENC_ZSTD:
+        break;
+    case ENC_PACK:
+        BYTE(nd->k);
+        VARINT(nd->word);
+        if (nd->k >= nd->bits) REFUSE(BRV_PARAMETER, "pack must use fewer bits than the word has");
+        break;
+    case ENC_SPARSE:
+        VARINT(nd->word);
+        break;
+    case ENC_HUFFMAN:
+    case ENC_RANS: {
+        int rc = parse_coded(ps, i, &b);
+        if (rc) return rc;
+        break;
+    }
+    default:
+        REFUSE(BRV_UNKNOWN_ENCODING, "unknown literal encoding");
+    }
+    if (nd->word > mask_of(nd->bits)) REFUSE(BRV_TYPE, "base does not fit the word");
+    *body = b;
+    return 0;
+}
+
+static int parse_map(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    BYTE(nd->fn);
+    if (nd->fn > FN_ROTR) REFUSE(BRV_PARAMETER, "unknown map function");
+    if (nd->fn == FN_XOR || nd->fn == FN_ADD) {
+        VARINT(nd->word);
+        if (nd->word == 0 || nd->word > mask_of(nd->bits)) REFUSE(BRV_TYPE, "map constant does not fit the word");
+    } else if (nd->fn == FN_ROTR) {
+        BYTE(nd->k);
+        if (nd->k == 0 || nd->k >= nd->bits) REFUSE(BRV_PARAMETER, "rotation must be 1 to bits - 1");
+        nd->word = nd->k;
+    }
+    *body = b;
+    return parse_node(ps, body, nd->bits, nd->count, nd->depth + 1u);
+}
+
+static int parse_many(parser *ps, uint32_t i, cursor *body) /* Concat, Merge */
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    uint64_t k, part[MAX_NODES], sum = 0;
+    VARINT(k);
+    if (k < 2 || k >= MAX_NODES) REFUSE(BRV_LIMIT, "needs 2 to 127 children");
+    const bool merge = nd->op == OP_MERGE;
+    const uint64_t whole = merge ? nd->bits : nd->count;
+    for (uint64_t j = 0; j < k; j++) {
+        if (merge) BYTE(part[j]);
+        else VARINT(part[j]);
+        if (part[j] == 0 || part[j] > whole - sum) REFUSE(BRV_TYPE, "parts do not add up to the whole");
+        sum += part[j];
+    }
+    if (sum != whole) REFUSE(BRV_TYPE, "parts do not add up to the whole");
+    for (uint64_t j = 0; j < k; j++) {
+        int rc = parse_node(ps, &b, merge ? (unsigned)part[j] : nd->bits, merge ? nd->count : part[j], nd->depth + 1u);
+        if (rc) return rc;
+    }
+    *body = b;
+    return 0;
+}
+
+static int parse_body(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    uint8_t kind;
+    switch (nd->op) {
+    case OP_LIT:
+        return parse_lit(ps, i, body);
+    case OP_CONST:
+        VARINT(nd->word);
+        if (nd->word > mask_of(nd->bits)) REFUSE(BRV_TYPE, "constant does not fit the word");
+        *body = b;
+        return 0;
+    case OP_CONCAT:
+    case OP_MERGE:
+        return parse_many(ps, i, body);
+    case OP_REPEAT:
+        VARINT(nd->times);
+        if (nd->times < 2 || nd->count % nd->times) REFUSE(BRV_TYPE, "repeat count must divide the length");
+        if (nd->count / nd->times > MAX_REPEAT_WORDS) REFUSE(BRV_LIMIT, "a repeated child has at most 2^20 words");
+        *body = b;
+        return parse_node(ps, body, nd->bits, nd->count / nd->times, nd->depth + 1u);
+    case OP_MAP:
+        return parse_map(ps, i, body);
+    case OP_SCAN:
+        BYTE(kind);
+        nd->fn = kind;
+        if (kind > SCAN_ADD) REFUSE(BRV_PARAMETER, "unknown scan");
+        if (nd->count < 2) REFUSE(BRV_TYPE, "a scan needs two words");
+        *body = b;
+        return parse_node(ps, body, nd->bits, nd->count - 1, nd->depth + 1u);
+    default:
+        REFUSE(BRV_UNKNOWN_OPERATOR, "unknown operator");
+    }
+}
+
+static int parse_node(parser *ps, cursor *c, unsigned bits, uint64_t count, unsigned depth)
+{
+    brv_program *p = ps->p;
+    const uint32_t i = p->n_nodes;
+    uint64_t len;
+    if (i == MAX_NODES) return fail(ps->st, BRV_LIMIT, (int)i - 1, "more than 128 nodes");
+    if (depth > MAX_DEPTH) REFUSE(BRV_LIMIT, "more than 4 levels below the root");
+    if (c->p == c->end) REFUSE(BRV_TRUNCATED, "a node is missing");
+    node *nd = &p->nodes[i];
+    nd->op = *c->p++;
+    int rc = get_varint(c, &len);
+    if (rc) REFUSE(rc, "a node's length is cut short or not in its shortest form");
+    if (len > left(c)) REFUSE(BRV_TRUNCATED, "a node is longer than what holds it");
+    nd->bits = (uint8_t)bits;
+    nd->container = (uint8_t)container_of(bits);
+    nd->count = count;
+    nd->depth = (uint8_t)depth;
+    p->n_nodes++;
+    cursor body = {c->p, c->p + len};
+    if ((rc = parse_body(ps, i, &body))) return rc;
+    if (body.p != body.end) REFUSE(BRV_TRAILING, "a node has bytes left over");
+    nd->end = p->n_nodes;
+    c->p += len;
+    return 0;
+}
+
+/* ---- shared parts -------------------------------------------------------------------------- */
+
+static int load_repeat(brv_program *p, uint32_t i, cursor item, brv_status *st)
+{
+    node *nd = &p->nodes[i];
+    const uint64_t n = nd->count / nd->times;
+    const size_t bytes = (size_t)n * nd->container;
+    p->memory += bytes;
+    if (p->memory > MAX_PREPARED) return fail(st, BRV_LIMIT, (int)i, "repeated children and tables take over 16 MiB");
+    brv_scratch *s = brv_scratch_new();
+    nd->repeated = malloc(bytes + 64);
+    int rc = !s || !nd->repeated ? fail(st, BRV_NO_MEMORY, (int)i, "out of memory") : 0;
+    if (!rc && scratch_reserve(s, scratch_need(p, i + 1, n))) rc = fail(st, BRV_NO_MEMORY, (int)i, "out of memory");
+    if (!rc) rc = eval_node(p, s, i + 1, 0, n, &item, nd->repeated, st);
+    if (!rc && left(&item)) rc = fail(st, BRV_TRAILING, (int)i, "a repeated child has bytes left over");
+    brv_scratch_free(s);
+    return rc;
+}
+
+/* Items stand in prefix order, but a Repeat's child needs the tables inside it first: so find all
+ * items, load the tables, then the Repeats from the innermost. */
+static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_status *st)
+{
+    cursor c = {shared, shared + len}, item[MAX_NODES];
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        node *nd = &p->nodes[i];
+        const bool coded = nd->op == OP_LIT && (nd->enc == ENC_HUFFMAN || nd->enc == ENC_RANS);
+        uint64_t n;
+        if (!coded && nd->op != OP_REPEAT) continue;
+        int rc = get_varint(&c, &n);
+        if (rc || n > left(&c)) return fail(st, rc ? rc : BRV_TRUNCATED, (int)i, "the shared parts are cut short");
+        item[i] = (cursor){c.p, c.p + n};
+        c.p += n;
+        if (!coded) continue;
+        rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i], &p->memory) : rans_load(nd, &item[i], &p->memory);
+        if (rc) return fail(st, rc, (int)i, rc == BRV_LIMIT ? "code tables take over 16 MiB" : "not a valid code table");
+    }
+    if (left(&c)) return fail(st, BRV_TRAILING, -1, "the shared parts have bytes left over");
+    for (uint32_t i = p->n_nodes; i-- > 0;)
+        if (p->nodes[i].op == OP_REPEAT) {
+            int rc = load_repeat(p, i, item[i], st);
+            if (rc) return rc;
+        }
+    return 0;
+}
+
+brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t *shared, size_t shared_len,
+                             uint32_t bits, uint64_t count, uint32_t block, const char *cpu, brv_status *st)
+{
+    *st = (brv_status){.node = -1};
+    if (bits < 1 || bits > 64 || count == 0 || count > UINT64_MAX / 64 || (count * bits & 7)) {
+        fail(st, BRV_TYPE, -1, "the section's type is out of range");
+        return NULL;
+    }
+    if (block < 64 || block > MAX_BLOCK || block % 64) {
+        fail(st, BRV_TYPE, -1, "the block size must be a multiple of 64 up to 2^20");
+        return NULL;
+    }
+    brv_program *p = calloc(1, sizeof *p);
+    if (!p) {
+        fail(st, BRV_NO_MEMORY, -1, "out of memory");
+        return NULL;
+    }
+    p->bits = bits;
+    p->count = count;
+    p->block = block;
+    p->k = pick(cpu);
+    p->analysis = shared == NULL;
+    p->memory = sizeof *p;
+    parser ps = {p, st};
+    cursor c = {wire, wire + wire_len};
+    int rc = parse_node(&ps, &c, bits, count, 0);
+    if (!rc && left(&c)) rc = fail(st, BRV_TRAILING, -1, "the program has bytes left over");
+    if (!rc && shared) rc = load_shared(p, shared, shared_len, st);
+    if (rc) {
+        brv_program_free(p);
+        return NULL;
+    }
+    const uint64_t words = count < block ? count : block;
+    /* the root's words, one partial block, and what the nodes below need */
+    p->scratch = scratch_need(p, 0, words) + 2 * ((size_t)words * 8 + 192);
+    return p;
+}
+
+void brv_program_free(brv_program *p)
+{
+    if (!p) return;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        huff_free(&p->nodes[i]);
+        rans_free(&p->nodes[i]);
+        free(p->nodes[i].repeated);
+        free(p->nodes[i].classes);
+    }
+    free(p);
+}
+
+size_t brv_program_memory(const brv_program *p) { return p->memory; }
+uint32_t brv_node_count(const brv_program *p) { return p->n_nodes; }
+uint32_t brv_node_bits(const brv_program *p, uint32_t i) { return i < p->n_nodes ? p->nodes[i].bits : 0; }
+
+/* ---- scratch ------------------------------------------------------------------------------- */
+
+brv_scratch *brv_scratch_new(void) { return calloc(1, sizeof(brv_scratch)); }
+
+void brv_scratch_free(brv_scratch *s)
+{
+    if (!s) return;
+    free(s->base);
+    ZSTD_freeDCtx(s->dctx);
+    ZSTD_freeCCtx(s->cctx);
+    free(s);
+}
+
+int scratch_reserve(brv_scratch *s, size_t n)
+{
+    s->used = 0;
+    if (n <= s->cap) return 0;
+    free(s->base);
+    s->cap = 0;
+    s->base = aligned_alloc(64, (n + 63) & ~(size_t)63);
+    if (!s->base) return BRV_NO_MEMORY;
+    s->cap = n;
+    return 0;
+}
+
+/* The most that evaluating or encoding node i on `words` words takes from scratch at one time. */
+size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words)
+{
+    const node *nd = &p->nodes[i];
+    size_t need = 0, own = (size_t)words * 8 + 192;
+    if (nd->op == OP_LIT) return 2 * own; /* classes, sliced bytes, rans words */
+    for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) {
+        size_t n = scratch_need(p, c, words);
+        if (n > need) need = n;
+    }
+    return need + 2 * own; /* an array a child, and one more for a fused pair */
+}

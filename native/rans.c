@@ -1,0 +1,202 @@
+/* Interleaved rANS with 32-bit states and 16-bit renormalisation (after Duda 2013 and Giesen's
+ * "Interleaved entropy coders", 2014). */
+#include "internal.h"
+
+#define RANS_LOW ((uint32_t)1 << 16)
+
+int brv_rans_frequencies(const uint64_t *hist, size_t n, unsigned prob_bits, uint32_t *freq)
+{
+    if (n == 0 || n > 65536 || prob_bits < 8 || prob_bits > 14) return BRV_ARGUMENT;
+    const uint64_t total_freq = (uint64_t)1 << prob_bits;
+    uint64_t total = 0, used = 0;
+    for (size_t i = 0; i < n; i++) {
+        total += hist[i];
+        used += hist[i] != 0;
+    }
+    memset(freq, 0, n * sizeof *freq);
+    if (used == 0) {
+        freq[0] = (uint32_t)total_freq;
+        return 0;
+    }
+    if (used > total_freq) return BRV_ARGUMENT;
+    int64_t diff = (int64_t)total_freq;
+    for (size_t i = 0; i < n; i++)
+        if (hist[i]) {
+            uint32_t f = (uint32_t)((double)hist[i] / (double)total * (double)total_freq + 0.5);
+            freq[i] = f ? f : 1;
+            diff -= freq[i];
+        }
+    /* Settle the rounding one step at a time, each where it costs least (or gains most). */
+    while (diff) {
+        size_t best = n;
+        double best_gain = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (!hist[i] || (diff < 0 && freq[i] == 1)) continue;
+            double gain = diff > 0 ? (double)hist[i] / (freq[i] + 0.5) : -(double)hist[i] / (freq[i] - 0.5);
+            if (best == n || gain > best_gain) {
+                best = i;
+                best_gain = gain;
+            }
+        }
+        freq[best] += diff > 0 ? 1 : (uint32_t)-1;
+        diff += diff > 0 ? -1 : 1;
+    }
+    return 0;
+}
+
+size_t brv_rans_write(const uint32_t *freq, size_t n, size_t tables, uint8_t *out, size_t cap)
+{
+    size_t at = 0;
+    for (size_t t = 0; t < tables; t++, freq += n)
+        for (size_t i = 0; i < n;) {
+            if (at + 11 > cap) return 0;
+            at += put_varint(out + at, freq[i]);
+            if (freq[i++]) continue;
+            size_t j = i;
+            while (j < n && !freq[j]) j++;
+            at += put_varint(out + at, j - i);
+            i = j;
+        }
+    return at;
+}
+
+static int read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq)
+{
+    uint64_t sum = 0, v;
+    memset(freq, 0, n * sizeof *freq);
+    for (size_t i = 0; i < n;) {
+        int rc = get_varint(c, &v);
+        if (rc) return rc;
+        if (v > (uint64_t)1 << prob_bits) return BRV_TABLE;
+        if (v) {
+            freq[i++] = (uint32_t)v;
+            sum += v;
+            continue;
+        }
+        if ((rc = get_varint(c, &v))) return rc;
+        if (v >= n - i) return BRV_TABLE;
+        i += (size_t)v + 1;
+    }
+    return sum == (uint64_t)1 << prob_bits ? 0 : BRV_TABLE;
+}
+
+int rans_load(node *nd, cursor *c, size_t *memory)
+{
+    const size_t n = (size_t)1 << nd->bits, slots = (size_t)1 << nd->max_len;
+    *memory += nd->tables * (n * 8 + slots * 6 + sizeof(rans_table));
+    if (*memory > MAX_PREPARED) return BRV_LIMIT;
+    nd->rans = calloc(nd->tables, sizeof *nd->rans);
+    if (!nd->rans) return BRV_NO_MEMORY;
+    for (uint32_t i = 0; i < nd->tables; i++) {
+        rans_table *t = &nd->rans[i];
+        t->slot = malloc(slots * sizeof *t->slot);
+        t->symbol = malloc(slots * sizeof *t->symbol);
+        t->freq = malloc(n * sizeof *t->freq);
+        t->cum = malloc(n * sizeof *t->cum);
+        if (!t->slot || !t->symbol || !t->freq || !t->cum) return BRV_NO_MEMORY;
+        int rc = read_frequencies(c, n, nd->max_len, t->freq);
+        if (rc) return rc;
+        uint32_t at = 0;
+        for (size_t s = 0; s < n; s++) {
+            t->cum[s] = at;
+            for (uint32_t j = 0; j < t->freq[s]; j++, at++) {
+                t->slot[at] = t->freq[s] << 16 | j;
+                t->symbol[at] = (uint16_t)s;
+            }
+        }
+    }
+    return left(c) ? BRV_TRAILING : 0;
+}
+
+void rans_free(node *nd)
+{
+    if (!nd->rans) return;
+    for (uint32_t i = 0; i < nd->tables; i++) {
+        free(nd->rans[i].slot);
+        free(nd->rans[i].symbol);
+        free(nd->rans[i].freq);
+        free(nd->rans[i].cum);
+    }
+    free(nd->rans);
+}
+
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
+{
+    const uint8_t *classes = NULL;
+    const size_t mark = s->used;
+    if (nd->tables > 1) {
+        int rc = classes_read(nd, k, &item, lo, m, s, &classes);
+        if (rc) return rc;
+    }
+    const unsigned lanes = nd->lanes, bits = nd->max_len;
+    const uint32_t msk = ((uint32_t)1 << bits) - 1;
+    uint32_t x[MAX_LANES];
+    if (left(&item) < 4 * (size_t)lanes || left(&item) & 1) return BRV_PAYLOAD;
+    memcpy(x, item.p, 4 * (size_t)lanes);
+    item.p += 4 * (size_t)lanes;
+    const rans_table *t = nd->rans;
+    size_t i = 0;
+    while (i < m) {
+        size_t stop = m;
+        if (classes) {
+            uint64_t seg = (lo + i) / nd->segment, seg_end = (seg + 1) * nd->segment - lo;
+            t = nd->rans + classes[seg - lo / nd->segment];
+            if (seg_end < stop) stop = (size_t)seg_end;
+        }
+        unsigned lane = (unsigned)(i % lanes);
+        for (; i < stop; i++) {
+            uint32_t v = x[lane], e = t->slot[v & msk];
+            store_word(out, nd->container, i, t->symbol[v & msk]);
+            v = (e >> 16) * (v >> bits) + (e & 0xffff);
+            if (v < RANS_LOW) {
+                if (item.p == item.end) return BRV_PAYLOAD;
+                uint16_t w;
+                memcpy(&w, item.p, 2);
+                item.p += 2;
+                v = v << 16 | w;
+            }
+            x[lane] = v;
+            if (++lane == lanes) lane = 0;
+        }
+    }
+    for (unsigned j = 0; j < lanes; j++)
+        if (x[j] != RANS_LOW) return BRV_PAYLOAD;
+    s->used = mark;
+    return left(&item) ? BRV_PAYLOAD : 0;
+}
+
+int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
+                size_t cap, size_t *len, brv_scratch *s)
+{
+    const unsigned lanes = nd->lanes, bits = nd->max_len;
+    if (cap < 2 * m + m + 4 * (size_t)lanes + 16) return BRV_NO_ROOM;
+    size_t head = nd->tables > 1 ? classes_write(nd, k, lo, m, out) : 0;
+    const size_t mark = s->used;
+    uint16_t *tmp = scratch_take(s, 2 * m), *w = tmp + m; /* words come out last to first */
+    uint32_t x[MAX_LANES];
+    for (unsigned j = 0; j < lanes; j++) x[j] = RANS_LOW;
+    const rans_table *t = nd->rans;
+    uint64_t seg_start = 0;
+    for (size_t i = m; i-- > 0;) {
+        if (nd->tables > 1 && (i + 1 == m || lo + i < seg_start)) {
+            uint64_t seg = (lo + i) / nd->segment;
+            seg_start = seg * nd->segment;
+            t = nd->rans + nd->classes[seg];
+        }
+        uint64_t sym = load_word(words, nd->container, i);
+        uint32_t f = t->freq[sym], v = x[i % lanes];
+        if (!f) return BRV_NOT_APPLICABLE;
+        if (v >= (uint64_t)f << (32 - bits)) {
+            *--w = (uint16_t)v;
+            v >>= 16;
+        }
+        x[i % lanes] = (v / f << bits) + v % f + t->cum[sym];
+    }
+    memcpy(out + head, x, 4 * (size_t)lanes);
+    head += 4 * (size_t)lanes;
+    size_t n = (size_t)(tmp + m - w) * 2;
+    memcpy(out + head, w, n);
+    *len = head + n;
+    s->used = mark;
+    return 0;
+}
