@@ -101,7 +101,10 @@ class Batch:
             if code == ExitCode.NO_SPACE or isinstance(error, BrokenPipeError):
                 raise
             text = describe(error)
-            named = text if text.startswith(str(item.path)) else f"{item.path}: {text}"
-            complain(named)
-            self.failed += 1
-            self.code = self.code or code
+            complain(text if text.startswith(str(item.path)) else f"{item.path}: {text}")
+            self.fail(code)
+
+    def fail(self, code: int) -> None:
+        """Remembers a failure that was told already."""
+        self.failed += 1
+        self.code = self.code or code

@@ -22,12 +22,6 @@ class SourceChanged(BrevisError):
     """The source was written to while it was packed."""
 
 
-class Mismatch(BrevisError):
-    """The finished archive does not decode to its source: a bug or broken memory, never to be stored."""
-
-    exit_code = ExitCode.MISMATCH
-
-
 class AlreadyPacked(BrevisError):
     """The file to pack is an archive."""
 
@@ -109,7 +103,7 @@ def _pack(
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 raise SourceChanged("it was written to while it was packed; pack it again when that is done")
             if difference is not None:
-                raise Mismatch(
+                raise archive.Mismatch(
                     f"the archive differs near byte {difference} and was not kept; please report this"
                 )
             copy_metadata(source_fd, out_fd)

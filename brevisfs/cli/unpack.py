@@ -23,12 +23,6 @@ class NoName(BrevisError):
     exit_code = ExitCode.USAGE
 
 
-class WrongContent(BrevisError):
-    """An archive that decodes without an error, but not to the file it was made of."""
-
-    exit_code = ExitCode.MISMATCH
-
-
 @dataclass(frozen=True)
 class Unpacked:
     """One line of the result; `size` in bytes."""
@@ -55,8 +49,9 @@ def command(archives: tuple[Path, ...], output: Path | None, force: bool, as_jso
                 return
             target = _target(item, output, len(archives) == 1)
             target.parent.mkdir(parents=True, exist_ok=True)
+            reader = archive.Reader(fd)
             with progress(item.path.name) as bar, new_file(target, replace=force) as out_fd:
-                result = Unpacked(str(item.path), str(target), *_decode(fd, out_fd, bar))
+                result = Unpacked(str(item.path), str(target), *_decode(reader, out_fd, bar))
                 copy_metadata(fd, out_fd)
         unpacked.append(result)
         if not as_json:
@@ -77,9 +72,8 @@ def _target(item: Item, output: Path | None, alone: bool) -> Path:
     return target
 
 
-def _decode(archive_fd: int, out_fd: int, bar: Progress | None) -> tuple[int, str]:
-    """Writes the original; its length and SHA-256. Raises WrongContent if that is not the recorded one."""
-    reader = archive.Reader(archive_fd)
+def _decode(reader: archive.Reader, out_fd: int, bar: Progress | None) -> tuple[int, str]:
+    """Writes the original; its length and SHA-256. Raises Mismatch if that is not the recorded one."""
     digest = hashlib.sha256()
     buffer = bytearray(_CHUNK)
     for offset in range(0, reader.size, _CHUNK):
@@ -90,7 +84,7 @@ def _decode(archive_fd: int, out_fd: int, bar: Progress | None) -> tuple[int, st
         if bar:
             bar(offset + len(part), reader.size)
     if digest.digest() != reader.sha256:
-        raise WrongContent(
+        raise archive.Mismatch(
             "its content has another SHA-256 than the file it was made of; nothing was written"
         )
     return reader.size, digest.hexdigest()
