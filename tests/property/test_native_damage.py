@@ -1,0 +1,122 @@
+"""Damaged programs, shared parts and payloads: an error of ours or bytes, never a crash or a write out of bounds."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from brevisfs import _native as native
+from brevisfs.dsl import ProgramError, from_wire
+from tests.programs import Case, random_case
+from tests.property.test_native_executor import block_bytes, program, spans
+
+
+def damage(rng: random.Random, data: bytes) -> bytes:
+    out = bytearray(data)
+    how = rng.randrange(4)
+    if how == 0 and out:
+        for _ in range(rng.randint(1, 3)):
+            out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+    elif how == 1:
+        del out[rng.randint(0, len(out)) :]
+    elif how == 2:
+        at = rng.randint(0, len(out))
+        out[at:at] = rng.randbytes(rng.randint(1, 9))
+    elif out:
+        at = rng.randrange(len(out))
+        del out[at : at + rng.randint(1, 4)]
+    return bytes(out)
+
+
+def try_decode(case: Case, prog: native.Program, payload: bytes, index: int) -> None:
+    lo = index * block_bytes(case)
+    hi = min(len(case.flat), lo + block_bytes(case))
+    out = np.full(hi - lo + 64, 0xA5, np.uint8)
+    try:
+        prog.decode(payload, index, spans([payload]), None, out, lo, hi)
+    except native.BlockDamaged as error:
+        assert error.block == index
+    assert (out[hi - lo :] == 0xA5).all(), "wrote past the range"
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_damaged_payloads(first: int) -> None:
+    for seed in range(first, first + 250):
+        rng = random.Random(seed)
+        case = random_case(rng)
+        prog = program(case)
+        for _ in range(8):
+            index = rng.randrange(len(case.payloads))
+            try_decode(case, prog, damage(rng, case.payloads[index]), index)
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_damaged_programs_and_shared_parts(first: int) -> None:
+    for seed in range(first, first + 250):
+        rng = random.Random(seed)
+        case = random_case(rng)
+        for _ in range(8):
+            wire, shared = case.wire, case.shared
+            if rng.random() < 0.6:
+                wire = damage(rng, wire)
+            else:
+                shared = damage(rng, shared)
+            try:
+                prog = native.Program(wire, shared, case.bits, case.count, case.block)
+            except (native.ProgramRefused, native.BlockDamaged):
+                continue
+            index = rng.randrange(len(case.payloads))
+            try_decode(case, prog, case.payloads[index], index)
+
+
+@pytest.mark.parametrize("first", range(0, 1000, 250))
+def test_native_and_python_refuse_the_same_programs(first: int) -> None:
+    refused = 0
+    for seed in range(first, first + 250):
+        rng = random.Random(seed)
+        case = random_case(rng)
+        for _ in range(8):
+            wire = damage(rng, case.wire)
+            try:
+                from_wire(wire, case.bits, case.count)
+                python_takes = True
+            except ProgramError:
+                python_takes = False
+                refused += 1
+            try:
+                native.Analysis(wire, case.bits, case.count, case.block)
+                native_takes = True
+            except native.ProgramRefused:
+                native_takes = False
+            assert native_takes == python_takes, f"seed {seed}: {wire.hex()} as {case.bits}[{case.count}]"
+    assert refused > 100
+
+
+def test_a_checksum_that_differs_is_damage() -> None:
+    case = random_case(random.Random(1))
+    prog = program(case)
+    out = bytearray(len(case.flat))
+    checks = np.zeros(len(case.payloads), np.uint64)
+    with pytest.raises(native.BlockDamaged, match="checksum"):
+        prog.decode(b"".join(case.payloads), 0, spans(case.payloads), checks, out, 0, len(case.flat))
+
+
+def test_payloads_outside_the_buffer_are_refused() -> None:
+    case = random_case(random.Random(2))
+    prog = program(case)
+    out = bytearray(len(case.flat))
+    where = spans(case.payloads)
+    where[-1, 0] = 2**63
+    with pytest.raises(native.NativeError):
+        prog.decode(b"".join(case.payloads), 0, where, None, out, 0, len(case.flat))
+
+
+def test_a_range_the_blocks_do_not_cover_is_refused() -> None:
+    case = random_case(random.Random(2))
+    prog = program(case)
+    out = bytearray(len(case.flat) + 100)
+    for lo, hi in ((0, 0), (0, len(case.flat) + 1), (5, 4)):
+        with pytest.raises((native.NativeError, ValueError)):
+            prog.decode(b"".join(case.payloads), 0, spans(case.payloads), None, out, lo, hi)

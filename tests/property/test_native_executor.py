@@ -1,0 +1,154 @@
+"""The native executor and encoder against the plain-Python reference, on random programs."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from brevisfs import _native as native
+from brevisfs.dsl import Huffman, Lit, Rans, walk
+from tests.programs import Case, random_case
+
+CASES = int(os.environ.get("BREVISFS_RANDOM_CASES", "2500"))
+RANGES = 4
+THREADS = 4
+
+
+@pytest.fixture(params=["best", "scalar"])
+def cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "scalar":
+        monkeypatch.setenv("BREVISFS_CPU", "scalar")
+        assert native.cpu() == "scalar"
+    return str(request.param)
+
+
+def program(case: Case) -> native.Program:
+    return native.Program(case.wire, case.shared, case.bits, case.count, case.block)
+
+
+def spans(payloads: list[bytes]) -> np.ndarray:
+    lengths = np.array([len(p) for p in payloads], np.uint64)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.uint64)
+    return np.stack([starts, lengths], axis=1)
+
+
+def block_bytes(case: Case) -> int:
+    return case.block * case.bits // 8
+
+
+def blocks(case: Case) -> Iterator[tuple[int, bytes]]:
+    step = block_bytes(case)
+    for index in range(len(case.payloads)):
+        yield index, case.flat[index * step : (index + 1) * step]
+
+
+def decode(case: Case, prog: native.Program, lo: int, hi: int) -> bytes:
+    first, last = lo // block_bytes(case), (hi - 1) // block_bytes(case)
+    chosen = case.payloads[first : last + 1]
+    checks = np.array([native.checksum(flat) for i, flat in blocks(case) if first <= i <= last], np.uint64)
+    out = bytearray(b"\xa5" * (hi - lo + 64))
+    prog.decode(b"".join(chosen), first, spans(chosen), checks, out, lo, hi)
+    assert out[hi - lo :] == b"\xa5" * 64, "wrote past the range"
+    return bytes(out[: hi - lo])
+
+
+def check_ranges(seed: int) -> int:
+    rng = random.Random(seed)
+    case = random_case(rng)
+    prog = program(case)
+    size = len(case.flat)
+    ranges = [(0, size)]
+    for _ in range(RANGES - 1):
+        lo = rng.randrange(size)
+        ranges.append((lo, rng.randint(lo + 1, min(size, lo + 1 + rng.choice((1, 100, size))))))
+    for lo, hi in ranges:
+        assert decode(case, prog, lo, hi) == case.flat[lo:hi], f"seed {seed}, bytes {lo}..{hi}"
+    return len(ranges)
+
+
+def test_random_ranges_decode_like_the_reference(cpu: str) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = sum(pool.map(check_ranges, range(CASES // 2)))
+    assert done == CASES // 2 * RANGES
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_program_is_decoded_by_many_threads(seed: int) -> None:
+    case = random_case(random.Random(10_000 + seed))
+    prog = program(case)
+    size = len(case.flat)
+
+    def one(i: int) -> bool:
+        rng = random.Random(i)
+        lo = rng.randrange(size)
+        hi = rng.randint(lo + 1, size)
+        return decode(case, prog, lo, hi) == case.flat[lo:hi]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+def has_several_tables(case: Case) -> bool:
+    return any(
+        isinstance(node, Lit) and isinstance(node.encoding, Huffman | Rans) and node.encoding.tables > 1
+        for _, _, node, _, _ in walk(case.node, case.bits, case.count)
+    )
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_what_the_native_encoder_writes_the_reference_reads(first: int, cpu: str) -> None:
+    from brevisfs.dsl.reference import decode_block, flatten
+
+    seen = 0
+    for seed in range(20_000 + first, 20_000 + first + 100):
+        case = random_case(random.Random(seed))
+        if has_several_tables(case):
+            continue  # classes are the encoder's choice: see the next test
+        prog = program(case)
+        out = bytearray(prog.encode_bound())
+        for index, flat in blocks(case):
+            n = prog.encode_block(index, flat, out)
+            words = decode_block(
+                case.node, case.bits, case.count, case.block, index, case.shared, bytes(out[:n])
+            )
+            assert flatten(words, case.bits) == flat, f"seed {seed}"
+            seen += 1
+    assert seen > 50
+
+
+@pytest.mark.parametrize("kind", ["huffman", "rans"])
+def test_classes_choose_the_table_of_a_segment(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    count, segment, block, tables = 5000, 48, 1024, 3
+    classes = rng.integers(0, tables, -(-count // segment)).astype(np.uint8)
+    of_word = np.repeat(classes, segment)[:count]
+    words = (rng.integers(0, 40, count) + 60 * of_word).astype(np.uint8)
+    hist = np.zeros((tables, 256), np.uint64)
+    np.add.at(hist, (of_word, words), 1)
+    encoding = Huffman(5, 11, tables, segment) if kind == "huffman" else Rans(8, 12, tables, segment)
+    from brevisfs.dsl import to_wire
+
+    wire = to_wire(Lit(encoding))
+    item = native.huffman_tables(hist, 11) if kind == "huffman" else native.rans_tables(hist, 12)
+    shared = native.join_shared([item])
+    prog = native.Program(wire, shared, 8, count, block, {0: classes})
+    counted = np.zeros_like(hist)
+    analysis = native.Analysis(wire, 8, count, block)
+    data, payloads = words.tobytes(), []
+    out = bytearray(prog.encode_bound())
+    for index in range(-(-count // block)):
+        part = data[index * block : (index + 1) * block]
+        payloads.append(bytes(out[: prog.encode_block(index, part, out)]))
+        analysis.histogram(index, part, 0, counted, classes)
+    assert (counted == hist).all()
+    got = bytearray(count)
+    prog.decode(b"".join(payloads), 0, spans(payloads), None, got, 0, count)
+    assert got == data
+    reader = native.Program(wire, shared, 8, count, block)
+    with pytest.raises(native.NativeError, match="classes"):
+        reader.encode_block(0, data[:block], out)
