@@ -1,0 +1,360 @@
+"""Heads, records, index and tail as bytes (docs/format.md): pure functions, no files."""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from brevisfs import _native
+from brevisfs.archive._errors import BlockDamaged, DamagedArchive, UnsupportedArchive
+
+Data: TypeAlias = bytes | bytearray | memoryview
+Blocks: TypeAlias = npt.NDArray[np.uint64]
+"""Block entries: [blocks, 2], the end of each payload in the archive and the checksum of its bytes."""
+Table: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
+"""Section entries, of type SECTION_ENTRY."""
+
+HEAD_MAGIC = b"\x89BRV\r\n\x1a\n"
+TAIL_MAGIC = HEAD_MAGIC[::-1]
+RECORD_MAGIC = b"BSec"
+VERSION = 0
+KNOWN_INCOMPATIBLE = 0
+
+HEAD_SIZE = 48
+RECORD_SIZE = 48
+TAIL_SIZE = 104
+BLOCK_ENTRY_SIZE = 16
+
+MAX_ORIGINAL = 2**60
+MAX_BLOCK = 2**20
+MAX_PROGRAM = 2**16
+MAX_SHARED = 2**26
+MAX_PROLOGUE = RECORD_SIZE + MAX_PROGRAM + MAX_SHARED
+
+DTYPES = (
+    *("BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ"),
+    *("F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"),
+)
+"""The dtypes with a code, that of the first being 1."""
+_CODES = {dtype: code for code, dtype in enumerate(DTYPES, 1)}
+
+_HEAD = struct.Struct("<8sIIQQQ")
+_RECORD = struct.Struct("<4sBBBBQQIIII")
+_RECORD_LENGTHS = struct.Struct("<II")
+_RECORD_LENGTHS_AT = 28
+_ENTRY = struct.Struct("<QQQQIIBBB5x")
+_TAIL = struct.Struct("<QQQQQQ32sQ")
+_U64 = struct.Struct("<Q")
+
+SECTION_ENTRY = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("record", "<u8"),
+        ("count", "<u8"),
+        ("first_block", "<u8"),
+        ("prologue", "<u4"),
+        ("block", "<u4"),
+        ("bits", "u1"),
+        ("kind", "u1"),
+        ("code", "u1"),
+        ("reserved", "u1", (5,)),
+        ("check", "<u8"),
+    ]
+)
+
+
+class Kind(IntEnum):
+    """What a section holds."""
+
+    BYTES = 0
+    HEADER = 1
+    TENSOR = 2
+    GROUP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A run of the original's bytes with one program.
+
+    `index` is its number in the archive, `offset` its first byte in the original, `code` its dtype
+    code. It has `count` words of `bits` bits in blocks of `block` words. Its record starts at byte
+    `record` of the archive with a prologue of `prologue` bytes; `first_block` is the number of its
+    first block entry.
+    """
+
+    index: int
+    kind: Kind
+    code: int
+    offset: int
+    bits: int
+    count: int
+    block: int
+    record: int
+    prologue: int
+    first_block: int
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype as safetensors calls it, None if there is none, several, or one not known here."""
+        return DTYPES[self.code - 1] if 1 <= self.code <= len(DTYPES) else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the original in this section."""
+        return self.count * self.bits // 8
+
+    @property
+    def end(self) -> int:
+        """The first byte of the original after this section."""
+        return self.offset + self.size
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the section has."""
+        return -(-self.count // self.block)
+
+    @property
+    def block_size(self) -> int:
+        """Decoded bytes of every block but the last."""
+        return self.block * self.bits // 8
+
+
+class Tail(NamedTuple):
+    """The last bytes of an archive: positions, counts and checksums."""
+
+    index_offset: int
+    sections: int
+    blocks: int
+    length: int
+    table_check: int
+    archive_check: int
+    sha256: bytes
+    head_check: int
+
+
+def dtype_code(dtype: str | None) -> int:
+    """The code of a dtype; 0 for None and for dtypes without one."""
+    return _CODES.get(dtype or "", 0)
+
+
+def max_payload(decoded: int) -> int:
+    """The most bytes the payload of a block of `decoded` bytes may have."""
+    return 16 * decoded + 2**16
+
+
+def pack_head(length: int) -> bytes:
+    """The head of an archive of an original of `length` bytes."""
+    head = _HEAD.pack(HEAD_MAGIC, VERSION, 0, 0, 0, length)
+    return head + _U64.pack(_native.checksum(head))
+
+
+def head_length(data: bytes) -> int | None:
+    """The original's length from a head of any version, None if the head is damaged."""
+    if len(data) < HEAD_SIZE or data[:8] != HEAD_MAGIC or not _checks(data, 40):
+        return None
+    return int(_HEAD.unpack_from(data)[5])
+
+
+def unpack_head(data: bytes) -> int:
+    """The original's length from the head of an archive that can be read here.
+
+    Raises DamagedArchive or UnsupportedArchive.
+    """
+    length = head_length(data)
+    if length is None:
+        raise DamagedArchive("the head of the archive is damaged")
+    _, version, reserved, incompatible, _, _ = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise UnsupportedArchive(f"the archive is of format version {version}, this program reads {VERSION}")
+    unknown = incompatible & ~KNOWN_INCOMPATIBLE
+    if unknown:
+        raise UnsupportedArchive(f"the archive needs features not known here (mask {unknown:#x})")
+    if reserved or length >= MAX_ORIGINAL:
+        raise DamagedArchive("the head of the archive breaks a rule of the format")
+    return length
+
+
+def pack_tail(tail: Tail) -> bytes:
+    """The tail as bytes."""
+    data = _TAIL.pack(*tail)
+    return data + _U64.pack(_native.checksum(data)) + TAIL_MAGIC
+
+
+def unpack_tail(data: bytes) -> Tail:
+    """The tail from the last TAIL_SIZE bytes of an archive. Raises DamagedArchive."""
+    if len(data) < TAIL_SIZE or data[96:] != TAIL_MAGIC:
+        raise DamagedArchive("the end of the archive is missing: it was cut off or not written to its end")
+    if not _checks(data, 88):
+        raise DamagedArchive("the tail of the archive is damaged")
+    return Tail(*_TAIL.unpack_from(data))
+
+
+def pack_prologue(section: Section, wire: Data, shared: Data) -> bytes:
+    """The first bytes of a section's record, before its blocks."""
+    head = _record_head(section, len(wire), len(shared))
+    body = bytes(wire) + bytes(shared)
+    return head + _U64.pack(_native.checksum(head + body)) + body
+
+
+def unpack_prologue(section: Section, data: Data) -> tuple[bytes, bytes]:
+    """The program and the shared parts from the section's prologue.
+
+    Raises DamagedArchive, naming the section, if it fails its checksum or differs from the index.
+    """
+    program, shared = _RECORD_LENGTHS.unpack_from(data, _RECORD_LENGTHS_AT)
+    body = bytes(data[RECORD_SIZE:])
+    if not _same_checksum(bytes(data[:40]) + body, bytes(data[40:48])):
+        raise lost_section(section, "its program is damaged")
+    if (
+        program > MAX_PROGRAM
+        or shared > MAX_SHARED
+        or program + shared != len(body)
+        or data[:40] != _record_head(section, program, shared)
+    ):
+        raise lost_section(section, "its record disagrees with the index or breaks a rule of the format")
+    return body[:program], body[program:]
+
+
+def lost_section(section: Section, reason: str) -> DamagedArchive:
+    """The error for a section that cannot be read."""
+    return DamagedArchive(reason, section.index, section.offset, section.end)
+
+
+def lost_block(section: Section, block: int, reason: str) -> BlockDamaged:
+    """The error for one block that cannot be read."""
+    begin = section.offset + block * section.block_size
+    return BlockDamaged(reason, section.index, begin, min(section.end, begin + section.block_size), block)
+
+
+def pack_entry(section: Section, blocks: Data) -> bytes:
+    """The section entry; `blocks` are the section's block entries as bytes."""
+    entry = _ENTRY.pack(
+        section.offset,
+        section.record,
+        section.count,
+        section.first_block,
+        section.prologue,
+        section.block,
+        section.bits,
+        section.kind,
+        section.code,
+    )
+    return entry + _U64.pack(_native.checksum(entry + bytes(blocks)))
+
+
+def entry_matches(row: Data, blocks: Data) -> bool:
+    """Whether a section entry and the section's block entries have their checksum."""
+    return _same_checksum(bytes(row[:48]) + bytes(blocks), bytes(row[48:56]))
+
+
+def section_at(table: Table, index: int) -> Section:
+    """The section of row `index`."""
+    row = table[index]
+    return Section(
+        index=index,
+        kind=Kind(int(row["kind"])),
+        code=int(row["code"]),
+        offset=int(row["offset"]),
+        bits=int(row["bits"]),
+        count=int(row["count"]),
+        block=int(row["block"]),
+        record=int(row["record"]),
+        prologue=int(row["prologue"]),
+        first_block=int(row["first_block"]),
+    )
+
+
+def broken_entry_rule(table: Table, length: int) -> str | None:
+    """Which rule a section entry breaks by itself, None if none does; `length` is the original's."""
+    bits, count, block = table["bits"].astype(np.uint64), table["count"], table["block"]
+    if np.any((bits < 1) | (bits > 64)):
+        return "a section's words are not of 1 to 64 bits"
+    # Dividing first keeps count * bits, and every sum of sizes after it, inside 64 bits.
+    if np.any((count < 1) | (count > np.uint64(8 * length) // bits) | (count * bits % 8 != 0)):
+        return "a section's words do not fit the original"
+    if np.any((block < 64) | (block > MAX_BLOCK) | (block % 64 != 0)):
+        return "a section's block size is not a multiple of 64 up to 2^20"
+    if np.any((table["prologue"] < RECORD_SIZE) | (table["prologue"] > MAX_PROLOGUE)):
+        return "a section's prologue has an impossible length"
+    if np.any(table["kind"] > max(Kind)) or table["reserved"].any():
+        return "a section's kind is not known"
+    return None
+
+
+def check_table(table: Table, tail: Tail) -> None:
+    """Raise DamagedArchive unless the sections tile the original, the block entries and the archive."""
+    rule = broken_entry_rule(table, tail.length)
+    if rule:
+        raise DamagedArchive(f"the index of the archive is damaged: {rule}")
+    count, block = table["count"], table["block"].astype(np.uint64)
+    sizes = count * table["bits"] // np.uint64(8)
+    blocks = (count + block - np.uint64(1)) // block
+    if not _tile(table["offset"], sizes, tail.length):
+        raise DamagedArchive("the index of the archive is damaged: its sections do not make up the original")
+    if not _tile(table["first_block"], blocks, tail.blocks):
+        raise DamagedArchive("the index of the archive is damaged: its blocks are not numbered in order")
+    # Blocks are at most what the index has room for, so this sum cannot overflow either.
+    least = table["prologue"] + np.uint64(4) * blocks
+    if not _rise(table["record"], least, HEAD_SIZE, tail.index_offset):
+        raise DamagedArchive("the index of the archive is damaged: its records do not follow one another")
+
+
+def check_ends(section: Section, ends: npt.NDArray[np.uint64], record_end: int) -> bool:
+    """Whether the section's payloads follow one another and fill its record, none above its limit.
+
+    `ends` are the ends of its payloads; `record_end` is the first byte after its record.
+    """
+    if int(ends[-1]) != record_end or np.any(ends > record_end):
+        return False
+    starts = np.empty_like(ends)
+    starts[0] = section.record + section.prologue
+    starts[1:] = ends[:-1]
+    # Compared before they are subtracted: the numbers are unsigned.
+    if np.any(ends < starts + np.uint64(4)):
+        return False
+    return bool(np.all(ends - starts - np.uint64(4) <= max_payload(section.block_size)))
+
+
+def _record_head(section: Section, program: int, shared: int) -> bytes:
+    return _RECORD.pack(
+        RECORD_MAGIC,
+        section.kind,
+        section.code,
+        section.bits,
+        0,
+        section.offset,
+        section.count,
+        section.block,
+        program,
+        shared,
+        0,
+    )
+
+
+def _tile(starts: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], total: int) -> bool:
+    if not len(starts):
+        return total == 0
+    if np.any(starts > total) or np.any(sizes > total):
+        return False
+    ends = starts + sizes
+    return bool(starts[0] == 0 and ends[-1] == total and np.all(starts[1:] == ends[:-1]))
+
+
+def _rise(starts: npt.NDArray[np.uint64], least: npt.NDArray[np.uint64], first: int, end: int) -> bool:
+    if not len(starts):
+        return first == end
+    if int(starts[0]) != first or np.any(starts > end):
+        return False
+    ends = starts + least
+    return bool(ends[-1] <= end and np.all(ends[:-1] <= starts[1:]))
+
+
+def _checks(data: bytes, length: int) -> bool:
+    return _same_checksum(data[:length], data[length : length + 8])
+
+
+def _same_checksum(data: bytes, stored: bytes) -> bool:
+    return _U64.pack(_native.checksum(data)) == stored

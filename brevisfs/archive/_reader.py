@@ -1,0 +1,266 @@
+"""Reading any range of the original out of an archive.
+
+Untrusted input: every length is compared with what the format allows and with the size of the
+archive before anything is allocated for it. Archives are read with pread and never mapped, because
+a truncated file under a mapping is a SIGBUS for the whole process.
+
+Three things are checked at three times. Opening checks the head, the tail and the section table, so
+that any range finds its section. The first touch of a section checks its block entries and its
+program, so that damage there costs that section alone. Every decode checks its blocks.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from brevisfs import _native
+from brevisfs.archive import _layout
+from brevisfs.archive._errors import DamagedArchive, NotArchive, UnsupportedArchive
+from brevisfs.archive._layout import Blocks, Section, Table, Tail
+
+_PIECE = 4 << 20
+"""Bytes, stored or decoded, that one pread and one decode take on; a larger block is one piece."""
+
+_POOLED = 2 * _PIECE
+_pool = threading.local()
+
+
+def is_archive(fd: int) -> bool:
+    """Whether the file begins or ends as an archive does, damaged or not. OSError passes through."""
+    return _marked(os.pread(fd, 8, 0), _last(fd, os.fstat(fd).st_size, 8))
+
+
+def original_length(fd: int) -> int:
+    """Bytes of the original, from the head or, if that is damaged, the tail.
+
+    Works for archives of other format versions. Raises NotArchive or DamagedArchive.
+    """
+    head = os.pread(fd, _layout.HEAD_SIZE, 0)
+    length = _layout.head_length(head)
+    if length is not None:
+        return length
+    tail = _last(fd, os.fstat(fd).st_size, _layout.TAIL_SIZE)
+    if not _marked(head, tail):
+        raise NotArchive("not a BrevisFS archive")
+    return _layout.unpack_tail(tail).length
+
+
+class Reader:
+    """An open archive; every method may be called from several threads at once.
+
+    `size` is the original's length in bytes, `stored` the archive's, `sha256` the digest of the
+    original, `archive_check` the XXH3 of the archive before its tail. The descriptor stays the
+    caller's, who closes it after the last call. OSError from reading it passes through.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Read head, tail and index. Raises NotArchive, DamagedArchive or UnsupportedArchive."""
+        self._fd = fd
+        self.stored = os.fstat(fd).st_size
+        tail, index = _read_index(fd, self.stored)
+        self.size = tail.length
+        self.sha256 = tail.sha256
+        self.archive_check = tail.archive_check
+        self._index_offset = tail.index_offset
+        split = tail.sections * _layout.SECTION_ENTRY.itemsize
+        self._rows = memoryview(index)[:split]
+        self._table: Table = np.frombuffer(self._rows, _layout.SECTION_ENTRY)
+        self._blocks: Blocks = np.frombuffer(index, "<u8", offset=split).reshape(-1, 2)
+        _layout.check_table(self._table, tail)
+        self._offsets = np.ascontiguousarray(self._table["offset"])
+        self._known_good = np.zeros(tail.sections, np.bool_)
+        self._index_memory = len(index) + self._offsets.nbytes + self._known_good.nbytes
+        self._lock = threading.Lock()
+        self._programs: dict[int, _native.Program] = {}
+        self._program_memory = 0
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        """The sections in the order of the original."""
+        return _Sections(self._table)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the archive has."""
+        return len(self._blocks)
+
+    @property
+    def memory(self) -> int:
+        """Bytes held for the index and for prepared programs."""
+        return self._index_memory + self._program_memory
+
+    def drop_programs(self) -> None:
+        """Let go of prepared programs; the next read of a section prepares its own again."""
+        with self._lock:
+            self._programs = {}
+            self._program_memory = 0
+
+    def section_at(self, offset: int) -> Section:
+        """The section that holds byte `offset` of the original. Raises ValueError if none does."""
+        if not 0 <= offset < self.size:
+            raise ValueError(f"byte {offset} is not one of the original's {self.size}")
+        return _layout.section_at(self._table, int(np.searchsorted(self._offsets, offset, "right")) - 1)
+
+    def program(self, section: Section) -> tuple[bytes, bytes]:
+        """The section's program in wire form and its shared parts. Raises DamagedArchive."""
+        data = bytearray(section.prologue)
+        _fill(self._fd, section.record, memoryview(data))
+        return _layout.unpack_prologue(section, data)
+
+    def describe(self, section: Section) -> tuple[bytes, bytes, npt.NDArray[np.uint64]]:
+        """Program, shared parts and the stored bytes of every block's payload. Raises DamagedArchive."""
+        starts, ends, _ = self._spans(section, 0, section.blocks)
+        return (*self.program(section), ends - starts)
+
+    def read_into(self, offset: int, out: Any) -> None:
+        """Fill the writable buffer `out` with the original's bytes from `offset` on.
+
+        Raises ValueError if the range passes the original's end, BlockDamaged, DamagedArchive or
+        UnsupportedArchive (which name the section) if a part cannot be read; what `out` holds then
+        is undefined.
+        """
+        view = memoryview(out).cast("B")
+        end = offset + len(view)
+        if offset < 0 or end > self.size:
+            raise ValueError(f"bytes {offset} to {end} are not all of the original's {self.size}")
+        done = offset
+        while done < end:
+            section = self.section_at(done)
+            stop = min(end, section.end)
+            part = view[done - offset : stop - offset]
+            self._read_section(section, done - section.offset, stop - section.offset, part)
+            done = stop
+
+    def _read_section(self, section: Section, lo: int, hi: int, out: memoryview) -> None:
+        program = self._programs.get(section.index) or self._prepare(section)
+        first, stop = lo // section.block_size, -(-hi // section.block_size)
+        step = max(1, _PIECE // section.block_size)
+        while first < stop:
+            starts, ends, checks = self._spans(section, first, min(stop, first + step))
+            taken = max(1, int(np.searchsorted(ends, starts[0] + np.uint64(_PIECE), "right")))
+            origin = int(starts[0])
+            payload = _buffer(int(ends[taken - 1]) - origin)
+            _fill(self._fd, origin, payload)
+            spans = np.stack((starts - np.uint64(origin), ends - starts), axis=1)[:taken]
+            begin = max(lo, first * section.block_size)
+            end = min(hi, (first + taken) * section.block_size)
+            try:
+                program.decode(payload, first, spans, checks[:taken], out[begin - lo : end - lo], begin, end)
+            except _native.BlockDamaged as error:
+                raise _layout.lost_block(section, error.block, str(error)) from None
+            first += taken
+
+    def _spans(
+        self, section: Section, first: int, last: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+        """Where the payloads of blocks first..last start and end in the archive, and their checksums."""
+        entries = self._entries(section)
+        ends = entries[first:last, 0].astype(np.uint64)
+        starts = np.empty_like(ends)
+        starts[0] = section.record + section.prologue if first == 0 else entries[first - 1, 0]
+        starts[1:] = ends[:-1]
+        starts += np.uint64(4)
+        return starts, ends, entries[first:last, 1].astype(np.uint64)
+
+    def _entries(self, section: Section) -> Blocks:
+        index = section.index
+        entries = self._blocks[section.first_block : section.first_block + section.blocks]
+        if not self._known_good[index]:
+            size = _layout.SECTION_ENTRY.itemsize
+            row = self._rows[index * size : (index + 1) * size]
+            if not _layout.entry_matches(row, entries.data) or not _layout.check_ends(
+                section, entries[:, 0], self._record_end(index)
+            ):
+                raise _layout.lost_section(section, "its part of the index is damaged")
+            self._known_good[index] = True
+        return entries
+
+    def _record_end(self, index: int) -> int:
+        return int(self._table["record"][index + 1]) if index + 1 < len(self._table) else self._index_offset
+
+    def _prepare(self, section: Section) -> _native.Program:
+        with self._lock:
+            program = self._programs.get(section.index)
+            if program is None:
+                program = self._load(section)
+                self._programs[section.index] = program
+                self._program_memory += program.memory
+            return program
+
+    def _load(self, section: Section) -> _native.Program:
+        wire, shared = self.program(section)
+        try:
+            return _native.Program(wire, shared, section.bits, section.count, section.block)
+        except _native.UnknownCode as error:
+            raise UnsupportedArchive(str(error), section.index, section.offset, section.end) from None
+        except _native.ProgramRefused as error:
+            raise _layout.lost_section(section, str(error)) from None
+
+
+class _Sections(Sequence[Section]):
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    @overload
+    def __getitem__(self, index: int) -> Section: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Section]: ...
+    def __getitem__(self, index: int | slice) -> Section | list[Section]:
+        numbers = range(len(self._table))[index]
+        if isinstance(numbers, int):
+            return _layout.section_at(self._table, numbers)
+        return [_layout.section_at(self._table, number) for number in numbers]
+
+
+def _read_index(fd: int, stored: int) -> tuple[Tail, bytearray]:
+    head = os.pread(fd, _layout.HEAD_SIZE, 0)
+    end = _last(fd, stored, _layout.TAIL_SIZE)
+    if not _marked(head, end):
+        raise NotArchive("not a BrevisFS archive")
+    length = _layout.unpack_head(head)
+    tail = _layout.unpack_tail(end)
+    if tail.length != length or tail.head_check.to_bytes(8, "little") != head[40:48]:
+        raise DamagedArchive("head and tail of the archive do not belong together")
+    table = tail.sections * _layout.SECTION_ENTRY.itemsize
+    size = table + tail.blocks * _layout.BLOCK_ENTRY_SIZE
+    if tail.index_offset + size + _layout.TAIL_SIZE != stored:
+        raise DamagedArchive(f"the archive has {stored} bytes, its tail was written for another length")
+    index = bytearray(size)
+    _fill(fd, tail.index_offset, memoryview(index))
+    if _native.checksum(memoryview(index)[:table]) != tail.table_check:
+        raise DamagedArchive("the index of the archive is damaged")
+    return tail, index
+
+
+def _marked(head: bytes, end: bytes) -> bool:
+    return head.startswith(_layout.HEAD_MAGIC) or end.endswith(_layout.TAIL_MAGIC)
+
+
+def _last(fd: int, stored: int, length: int) -> bytes:
+    return os.pread(fd, length, max(0, stored - length))
+
+
+def _fill(fd: int, offset: int, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        got = os.preadv(fd, [view[done:]], offset + done)
+        if not got:
+            raise DamagedArchive(f"the archive ends at byte {offset + done}, in the middle of a section")
+        done += got
+
+
+def _buffer(size: int) -> memoryview:
+    """Room for `size` stored bytes, the calling thread's own until it asks again."""
+    if size > _POOLED:
+        return memoryview(bytearray(size))
+    pooled: bytearray | None = getattr(_pool, "buffer", None)
+    if pooled is None or len(pooled) < size:
+        pooled = _pool.buffer = bytearray(size)
+    return memoryview(pooled)[:size]

@@ -1,0 +1,122 @@
+"""Archives made in tests: sections with the reference encoder's payloads, put together by the real Writer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+from brevisfs import _native
+from brevisfs.archive import Kind, Reader, Writer
+from brevisfs.dsl import Node, parse_text, to_wire
+from brevisfs.dsl.reference import build_shared, encode_block, unflatten
+from tests.programs import random_case
+
+
+@dataclass(frozen=True)
+class Part:
+    """One section: a program, its shared parts, the bytes it makes and its blocks' payloads."""
+
+    kind: Kind
+    dtype: str | None
+    bits: int
+    count: int
+    block: int
+    wire: bytes
+    shared: bytes
+    payloads: Sequence[bytes]
+    flat: bytes
+
+
+def encoded(
+    node: Node | str, bits: int, flat: bytes, block: int, kind: Kind = Kind.TENSOR, dtype: str | None = None
+) -> Part:
+    """`flat` as a section of one program, given as a node or in text form."""
+    count = len(flat) * 8 // bits
+    program = parse_text(node) if isinstance(node, str) else node
+    words = unflatten(flat, bits)
+    shared = build_shared(program, bits, count, block, words)
+    payloads = [
+        encode_block(program, bits, count, block, at // block, shared, words[at : at + block])
+        for at in range(0, count, block)
+    ]
+    return Part(kind, dtype, bits, count, block, to_wire(program), shared, payloads, flat)
+
+
+def random_parts(seed: int, sections: int) -> list[Part]:
+    """Sections of random programs, at least one block each."""
+    rng = random.Random(seed)
+    parts = []
+    for _ in range(sections):
+        made = random_case(rng)
+        kind = rng.choice(list(Kind))
+        parts.append(
+            Part(
+                kind,
+                "F32",
+                case.bits,
+                case.count,
+                case.block,
+                case.wire,
+                case.shared,
+                case.payloads,
+                case.flat,
+            )
+        )
+    return parts
+
+
+def original(parts: Sequence[Part]) -> bytes:
+    """The file that the sections make up."""
+    return b"".join(part.flat for part in parts)
+
+
+def assemble(parts: Sequence[Part], sha256: bytes | None = None) -> bytes:
+    """The archive of the sections; `sha256` in place of the true one."""
+    whole = original(parts)
+    out = BytesIO()
+    writer = Writer(out.write, len(whole))
+    offset = 0
+    for part in parts:
+        writer.begin_section(
+            part.kind, part.dtype, offset, part.bits, part.count, part.block, part.wire, part.shared
+        )
+        size = part.block * part.bits // 8
+        for index, payload in enumerate(part.payloads):
+            writer.add_block(payload, _native.checksum(part.flat[index * size : (index + 1) * size]))
+        offset += len(part.flat)
+    writer.finish(sha256 or hashlib.sha256(whole).digest())
+    assert writer.stored == len(out.getvalue())
+    return out.getvalue()
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[int]:
+    """A descriptor of a file that holds `data`."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield file.fileno()
+
+
+@contextmanager
+def opened_path(path: Path) -> Iterator[int]:
+    """A descriptor of a file that exists."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read(reader: Reader, begin: int, end: int) -> bytes:
+    """The original's bytes begin..end."""
+    out = bytearray(end - begin)
+    reader.read_into(begin, out)
+    return bytes(out)
