@@ -54,21 +54,9 @@ def random_parts(seed: int, sections: int) -> list[Part]:
     rng = random.Random(seed)
     parts = []
     for _ in range(sections):
-        made = random_case(rng)
-        kind = rng.choice(list(Kind))
-        parts.append(
-            Part(
-                kind,
-                "F32",
-                case.bits,
-                case.count,
-                case.block,
-                case.wire,
-                case.shared,
-                case.payloads,
-                case.flat,
-            )
-        )
+        case = random_case(rng)
+        coded = (case.wire, case.shared, case.payloads, case.flat)
+        parts.append(Part(rng.choice(list(Kind)), "F32", case.bits, case.count, case.block, *coded))
     return parts
 
 
