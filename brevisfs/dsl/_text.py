@@ -141,7 +141,8 @@ class _Parser:
 
     def _number(self) -> int:
         token = self._peek()[1]
-        if not token[:1].isdecimal() or len(token) > 20 or int(token, 0 if token[1:2] == "x" else 10) >> 64:
+        digits = token.isascii() and token[:1].isdecimal() and len(token) <= 20
+        if not digits or int(token, 0 if token[1:2] == "x" else 10) >> 64:
             raise self._fail("a number below 2^64")
         return int(self._next(), 0 if token[1:2] == "x" else 10)
 

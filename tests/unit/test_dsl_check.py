@@ -1,0 +1,166 @@
+"""The type rules and limits: what `check` takes and refuses, and which node it names."""
+
+import pytest
+
+from brevisfs.dsl import (
+    Add,
+    BitReverse,
+    Concat,
+    Const,
+    Gray,
+    Huffman,
+    Lit,
+    Map,
+    Merge,
+    Node,
+    Pack,
+    ProgramError,
+    Rans,
+    Raw,
+    Repeat,
+    RotR,
+    Scan,
+    Sparse,
+    Xor,
+    ZigZag,
+    Zstd,
+    check,
+    walk,
+)
+
+RAW = Lit(Raw())
+
+
+@pytest.mark.parametrize(
+    ("node", "bits", "count"),
+    [
+        (RAW, 1, 1),
+        (RAW, 64, 1 << 57),
+        (Const((1 << 64) - 1), 64, 5),
+        (Concat((1, 2), (RAW, Const(0))), 7, 3),
+        (Repeat(3, RAW), 8, 3 << 20),
+        (Map(RotR(1), RAW), 2, 1),
+        (Map(ZigZag(), Map(Gray(), Map(BitReverse(), Map(Xor(1), RAW)))), 1, 1),
+        (Map(Add(255), RAW), 8, 9),
+        (Scan("xor", RAW), 8, 2),
+        (Merge((1, 63), (RAW, RAW)), 64, 4),
+        (Merge((1,) * 64, (RAW,) * 64), 64, 4),
+        (Lit(Pack(0, 255)), 8, 1),
+        (Lit(Huffman(16, 15, 64, 16)), 16, 100),
+        (Lit(Huffman(1, 1)), 1, 100),
+        (Lit(Rans(64, 14, 64, 1000)), 16, 100),
+        (Lit(Zstd()), 64, 1),
+        (Lit(Sparse(3)), 2, 1),
+        (Concat((1,) * 127, (RAW,) * 127), 8, 127),
+    ],
+)
+def test_valid(node: Node, bits: int, count: int) -> None:
+    check(node, bits, count)
+
+
+@pytest.mark.parametrize(
+    ("node", "bits", "count", "path"),
+    [
+        (RAW, 0, 1, "root"),
+        (RAW, 65, 1, "root"),
+        (RAW, 8, 0, "root"),
+        (RAW, 64, 1 << 58, "root"),
+        (Const(256), 8, 1, "root.const"),
+        (Const(-1), 8, 1, "root.const"),
+        (Concat((3,), (RAW,)), 8, 3, "root.concat"),
+        (Concat((3, 1), (RAW,)), 8, 4, "root.concat"),
+        (Concat((0, 3), (RAW, RAW)), 8, 3, "root.concat"),
+        (Concat((2, 2), (RAW, RAW)), 8, 3, "root.concat"),
+        (Concat((), ()), 8, 3, "root.concat"),
+        (Repeat(1, RAW), 8, 3, "root.repeat"),
+        (Repeat(2, RAW), 8, 3, "root.repeat"),
+        (Repeat(4, RAW), 8, 2, "root.repeat"),
+        (Repeat(2, RAW), 8, 2 * (1 << 20) + 2, "root.repeat"),
+        (Map(Xor(0), RAW), 8, 1, "root.map"),
+        (Map(Add(256), RAW), 8, 1, "root.map"),
+        (Map(RotR(0), RAW), 8, 1, "root.map"),
+        (Map(RotR(8), RAW), 8, 1, "root.map"),
+        (Map(RotR(1), RAW), 1, 1, "root.map"),
+        (Scan("add", RAW), 8, 1, "root.scan"),
+        (Scan("sub", RAW), 8, 2, "root.scan"),  # type: ignore[arg-type]
+        (Merge((8,), (RAW,)), 8, 1, "root.merge"),
+        (Merge((0, 8), (RAW, RAW)), 8, 1, "root.merge"),
+        (Merge((4, 5), (RAW, RAW)), 8, 1, "root.merge"),
+        (Merge((4, 4), (RAW, RAW, RAW)), 8, 1, "root.merge"),
+        (Lit(Pack(8, 0)), 8, 1, "root.lit"),
+        (Lit(Pack(1, 256)), 8, 1, "root.lit"),
+        (Lit(Sparse(256)), 8, 1, "root.lit"),
+        (Lit(Huffman(0, 11)), 8, 1, "root.lit"),
+        (Lit(Huffman(17, 11)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 0)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 16)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 0)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 65, 16)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 1, 16)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 2, 15)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11)), 17, 1, "root.lit"),
+        (Lit(Rans(0, 11)), 8, 1, "root.lit"),
+        (Lit(Rans(65, 11)), 8, 1, "root.lit"),
+        (Lit(Rans(1, 7)), 8, 1, "root.lit"),
+        (Lit(Rans(1, 15)), 8, 1, "root.lit"),
+        (Lit(Rans(1, 12)), 17, 1, "root.lit"),
+        (Merge((8, 8), (Lit(Pack(8, 0)), RAW)), 16, 1, "root.merge[0].lit"),
+        (Merge((8, 8), (RAW, Map(Gray(), Const(256)))), 16, 1, "root.merge[1].map.const"),
+        (Concat((1, 2), (RAW, Scan("add", Scan("add", RAW)))), 8, 3, "root.concat[1].scan.scan"),
+    ],
+)
+def test_refused(node: Node, bits: int, count: int, path: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        check(node, bits, count)
+    assert caught.value.path == path
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def chain(depth: int) -> Node:
+    node: Node = RAW
+    for _ in range(depth):
+        node = Map(Gray(), node)
+    return node
+
+
+def test_depth() -> None:
+    check(chain(4), 8, 1)
+    with pytest.raises(ProgramError, match=r"^root\.map\.map\.map\.map\.map\.lit: deeper than 4"):
+        check(chain(5), 8, 1)
+
+
+def test_nodes() -> None:
+    with pytest.raises(ProgramError, match=r"^root\.concat\[127\]\.lit: more than 128 nodes"):
+        check(Concat((1,) * 128, (RAW,) * 128), 8, 128)
+
+
+def test_periods_share_one_limit() -> None:
+    period = 1 << 20
+
+    def repeats(parts: int) -> Node:
+        return Concat((2 * period,) * parts, (Repeat(2, RAW),) * parts)
+
+    check(repeats(2), 64, 4 * period)
+    check(repeats(4), 32, 8 * period)
+    with pytest.raises(ProgramError, match=r"^root\.concat\[2\]\.repeat: periods above"):
+        check(repeats(3), 33, 6 * period)
+
+
+def test_tables_share_one_limit() -> None:
+    full = Lit(Huffman(1, 15, 63, 16))
+    check(Merge((8, 8), (full, Lit(Rans(1, 12)))), 16, 8)
+    with pytest.raises(ProgramError, match=r"^root\.merge\[1\]\.lit: decode tables above"):
+        check(Merge((8, 8), (full, Lit(Rans(1, 14, 3, 16)))), 16, 8)
+
+
+def test_walk_is_in_prefix_order_with_types() -> None:
+    node = Merge((5, 3), (Concat((4, 8), (RAW, Repeat(4, RAW))), Scan("add", Const(1))))
+    assert [(i, d, type(n).__name__, b, c) for i, d, n, b, c in walk(node, 8, 12)] == [
+        (0, 0, "Merge", 8, 12),
+        (1, 1, "Concat", 5, 12),
+        (2, 2, "Lit", 5, 4),
+        (3, 2, "Repeat", 5, 8),
+        (4, 3, "Lit", 5, 2),
+        (5, 1, "Scan", 3, 12),
+        (6, 2, "Const", 3, 11),
+    ]
