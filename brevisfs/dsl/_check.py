@@ -30,12 +30,14 @@ from brevisfs.errors import BrevisError, ExitCode
 MAX_NODES = 128
 MAX_DEPTH = 4
 MAX_BITS = 64
+COUNT_END = 1 << 58
 MAX_PERIOD = 1 << 20
 MAX_REPEATED_BYTES = 16 << 20
 MAX_TABLE_BYTES = 16 << 20
 MAX_CODED_BITS = 16
 MAX_TABLES = 64
 MIN_SEGMENT = 16
+SEGMENT_END = 1 << 62
 TABLE_ENTRY_BYTES = 8
 
 
@@ -83,8 +85,7 @@ def container(bits: int) -> int:
 def check(node: Node, bits: int, count: int) -> None:
     """Raises ProgramError unless `node` is a program of a stream of `count` words of `bits` bits."""
     _require(1 <= bits <= MAX_BITS, "root", f"words have 1 to {MAX_BITS} bits, not {bits}")
-    _require(count >= 1, "root", f"a stream has at least one word, not {count}")
-    _require(bits * count < 1 << 64, "root", f"{count} words of {bits} bits are 2^64 bits or more")
+    _require(1 <= count < COUNT_END, "root", f"a stream has 1 to 2^58 - 1 words, not {count}")
     _check_node(node, bits, count, "root", 0, Budget())
 
 
@@ -176,6 +177,6 @@ def _check_tables(tables: int, segment: int, index_bits: int, bits: int, path: s
     if tables == 1:
         _require(segment == 0, path, f"one table, yet segments of {segment} words")
     else:
-        _require(MIN_SEGMENT <= segment < 1 << 64, path, f"segments of {segment} words, not {MIN_SEGMENT} up")
+        _require(MIN_SEGMENT <= segment < SEGMENT_END, path, f"segments of {segment} words, not 16 to 2^62 - 1")
     budget.tables += tables * TABLE_ENTRY_BYTES << index_bits
     _require(budget.tables <= MAX_TABLE_BYTES, path, f"decode tables above {MAX_TABLE_BYTES} bytes in all")

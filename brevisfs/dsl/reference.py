@@ -655,8 +655,10 @@ def _parse_run(nibbles: Cursor) -> int:
         nibble = nibbles.byte()
         run |= (nibble & 7) << shift
         if nibble < 8:
+            if nibble == 0 and shift:
+                raise Malformed("a run in more groups than it needs")
             return run + 1
-    raise Malformed("a run of more than six groups")
+    raise Malformed("a run passes the end of the alphabet")
 
 
 def huffman_item(tables: Sequence[Table], bits: int) -> bytes:
