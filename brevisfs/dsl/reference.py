@@ -495,8 +495,6 @@ def _read_sparse(cursor: Cursor, base: int, bits: int, count: int) -> list[int]:
     if bits > 1:
         others = unsliced(cursor.take(sliced_size(exceptions, bits)), exceptions, bits)
     cursor.end()
-    if base in others:
-        raise Malformed("an exception that is the base")
     words = [base] * count
     for position, word in zip(positions, others, strict=True):
         words[position] = word

@@ -233,7 +233,6 @@ def test_wrong_number_of_words() -> None:
         ("Scan(add, Lit raw)", 7, "", "80 00", "anchor 0x80 is not a word of 7 bits"),
         ("Lit sparse(base=0)", 8, "", "01 03", "3 exceptions in 2 words"),
         ("Lit sparse(base=0)", 8, "", "03 01 02 05", "an exception at 2 of 2 words"),
-        ("Lit sparse(base=0)", 8, "", "03 01 00 00", "an exception that is the base"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 00", "without an end mark"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 03", "ends early"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 08", "1 bits too many"),
