@@ -1,0 +1,141 @@
+"""Literal completion: the cheapest encoding of a hole's words, from their histogram.
+
+A `Choice` has the bytes its node will take, program and shared parts included, and the toll its
+decoding pays under the profile. Holes whose words have no histogram are completed as raw or, in
+`_fields`, as zstd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse
+from brevisfs.synth._costs import (
+    Histogram,
+    entropy_bits,
+    huffman_bits,
+    huffman_table_bytes,
+    rans_bits,
+    rans_table_bytes,
+    sparse_bytes,
+    varint_bytes,
+)
+from brevisfs.synth._profile import Settings
+
+NODE_BYTES = 6
+"""What a node adds to a program, and what one more thing to decode must be worth in any profile."""
+
+STREAMED_WORDS = 16384
+"""Words a block from which five streams are worth their lengths."""
+
+# Measured for native kernels: a Huffman lookup yields up to five symbols in about a nanosecond,
+# of which each takes about H + 1 of 11 bits; rANS takes half a nanosecond whatever the entropy.
+LOOKUP_NS = 1.0
+RANS_NS = 0.5
+ZSTD_NS_PER_BYTE = 0.5
+SPARSE_NS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How many words a hole has and on which grid."""
+
+    count: int
+    block: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold a word of the hole, if it starts one."""
+        return -(-self.count // self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A completed hole: the node, its bytes in all, and its toll in bytes."""
+
+    node: Node
+    size: float
+    toll: float = 0.0
+
+    @property
+    def rank(self) -> float:
+        """What is compared: the smaller the better."""
+        return self.size + self.toll
+
+
+def better(first: Choice, second: Choice) -> Choice:
+    """The one that ranks lower, the first where they are equal."""
+    return second if second.rank < first.rank else first
+
+
+def constant(word: int) -> Choice:
+    """All words are one."""
+    return Choice(Const(word), NODE_BYTES)
+
+
+def raw(bits: int, extent: Extent) -> Choice:
+    """The words as they are."""
+    return Choice(Lit(Raw()), NODE_BYTES + extent.count * bits / 8)
+
+
+def pack(bits: int, low: int, high: int, extent: Extent) -> Choice:
+    """Words from `low` to `high` in as few bits as that range takes."""
+    width = (high - low).bit_length()
+    if width >= bits:
+        return raw(bits, extent)
+    return Choice(Lit(Pack(width, low)), NODE_BYTES + extent.count * width / 8)
+
+
+def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
+    """The best literal or Const for words counted in `hist`, one bin a symbol of `bits` bits.
+
+    `hist` may come from a sample; it is taken for the whole in proportion.
+    """
+    symbols = np.flatnonzero(hist)
+    low, high = int(symbols[0]), int(symbols[-1])
+    if low == high:
+        return constant(low)
+    best = better(raw(bits, extent), pack(bits, low, high, extent))
+    scale = extent.count / int(hist.sum())
+    best = better(best, sparse(hist, bits, extent, settings))
+    floor = entropy_bits(hist) * scale
+    if floor / 8 < best.rank:
+        best = better(best, huffman(hist, bits, extent, settings, floor))
+        if settings.rans_gain * extent.count < best.size * 8 - floor:
+            best = better(best, rans(hist, bits, extent, settings))
+    return best
+
+
+def sparse(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
+    """The words that are not the most usual one, listed."""
+    base = int(np.argmax(hist))
+    share = 1 - int(hist[base]) / int(hist.sum())
+    payload = sparse_bytes(share * extent.count, extent.count, bits)
+    # Most of a listed word's time is spent finding its place.
+    toll = settings.toll * extent.count * (SPARSE_NS + 2 * share) / 8
+    return Choice(Lit(Sparse(base)), NODE_BYTES + 2 * extent.blocks + payload, toll)
+
+
+def huffman(hist: Histogram, bits: int, extent: Extent, settings: Settings, floor: float) -> Choice:
+    """One table for all the words; `floor` is their entropy, in bits."""
+    max_length = 11 if bits <= 8 else 14
+    streams = 5 if min(extent.count, extent.block) >= STREAMED_WORDS else 1
+    scale = extent.count / int(hist.sum())
+    payload = huffman_bits(hist, max_length) * scale / 8
+    per_block = 2 + (streams - 1) * varint_bytes(extent.block // 4) + streams * 0.6
+    size = NODE_BYTES + 3 + huffman_table_bytes(hist) + payload + extent.blocks * per_block
+    lookups = min(1.0, max(0.2, (floor / extent.count + 1) / 11))
+    toll = settings.toll * extent.count * lookups * LOOKUP_NS / 8
+    return Choice(Lit(Huffman(streams, max_length)), size, toll)
+
+
+def rans(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
+    """One table of probabilities for all the words."""
+    prob_bits = 12 if bits <= 8 else 14
+    lanes = 32 if min(extent.count, extent.block) >= STREAMED_WORDS else 4
+    scale = extent.count / int(hist.sum())
+    payload = rans_bits(hist, prob_bits) * scale / 8
+    size = NODE_BYTES + 3 + rans_table_bytes(hist, prob_bits) + payload + extent.blocks * (2 + 4 * lanes)
+    return Choice(Lit(Rans(lanes, prob_bits)), size, settings.toll * extent.count * RANS_NS / 8)

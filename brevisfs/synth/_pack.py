@@ -1,0 +1,192 @@
+"""Packing a file: parse, plan section by section, encode blocks, write, in bounded memory.
+
+Plans and blocks are made in a pool of threads (native code runs without the GIL); the calling
+thread alone reads the blocks, in order, hashes them and writes. What is written depends on the
+source and the profile, never on the pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from brevisfs import _native, safetensors
+from brevisfs._native import Buffer
+from brevisfs.archive import Writer
+from brevisfs.errors import BrevisError
+from brevisfs.synth._plan import Plan, synthesize
+from brevisfs.synth._profile import Profile
+from brevisfs.synth._sections import Cut, sections
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and their total."""
+
+MOST_PLANS = 4
+"""Sections planned ahead at most: each takes some 100 MB while it is looked at."""
+
+
+_WRITTEN = "it was written to while it was packed; pack it again when that is done"
+
+
+class SourceChanged(BrevisError):
+    """The file was written to while it was packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """What came of a pack: sizes in bytes, the SHA-256 of the original, and how many sections it has."""
+
+    original: int
+    stored: int
+    sha256: bytes
+    sections: int
+
+
+class _FileSource:
+    """Bytes of a file by pread: safe from many threads."""
+
+    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+        self._fd, self._offset, self.nbytes = fd, offset, nbytes
+
+    def read(self, lo: int, hi: int) -> bytes:
+        """Bytes `lo` to `hi`. Raises SourceChanged if the file has become shorter."""
+        data = os.pread(self._fd, hi - lo, self._offset + lo)
+        while len(data) < hi - lo:
+            more = os.pread(self._fd, hi - lo - len(data), self._offset + lo + len(data))
+            if not more:
+                raise SourceChanged(f"the file ends at byte {self._offset + lo + len(data)} now; {_WRITTEN}")
+            data += more
+        return data
+
+
+def pack(
+    source_fd: int,
+    out_fd: int,
+    *,
+    profile: Profile = Profile.BALANCED,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Write the archive of a safetensors file to `out_fd`, which is at its start and empty.
+
+    Uses `jobs` threads beside the caller's. Raises NotSafetensors before anything is written,
+    SourceChanged if the file changes meanwhile, OSError. Nothing is synced.
+    """
+    before = os.fstat(source_fd)
+    whole = _FileSource(source_fd, 0, before.st_size)
+    layout = safetensors.parse(before.st_size, lambda offset, length: whole.read(offset, offset + length))
+    writer = Writer(lambda data: _write_all(out_fd, data), before.st_size)
+    digest = hashlib.sha256()
+    count = done = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        tasks = _Tasks(pool, source_fd, profile, jobs, digest.update)
+        try:
+            for made in tasks.run(sections(layout)):
+                if isinstance(made, _Encoded):
+                    writer.add_block(made.payload, made.checksum)
+                    done += made.nbytes
+                    if progress is not None:
+                        progress(done, before.st_size)
+                else:
+                    cut, plan = made
+                    count += 1
+                    writer.begin_section(
+                        cut.kind,
+                        cut.dtype,
+                        cut.offset,
+                        plan.bits,
+                        plan.count,
+                        plan.block,
+                        plan.wire,
+                        plan.shared,
+                    )
+        finally:
+            pool.shutdown(cancel_futures=True)
+    after = os.fstat(source_fd)
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise SourceChanged(_WRITTEN)
+    writer.finish(digest.digest())
+    return PackReport(before.st_size, writer.stored, digest.digest(), count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A block as it is stored; `nbytes` are those of the original."""
+
+    payload: memoryview
+    checksum: int
+    nbytes: int
+
+
+class _Tasks:
+    """What the pool has to do, kept a few sections and a few blocks ahead of what is written."""
+
+    def __init__(
+        self,
+        pool: ThreadPoolExecutor,
+        fd: int,
+        profile: Profile,
+        jobs: int,
+        hashed: Callable[[bytes], None],
+    ) -> None:
+        self._pool, self._fd, self._profile, self._hashed = pool, fd, profile, hashed
+        self._plans_ahead = min(jobs + 1, MOST_PLANS)
+        self._blocks_ahead = 2 * jobs + 2
+
+    def run(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan] | _Encoded]:
+        """Each section's plan, then its blocks, in the order of the file."""
+        blocks: deque[tuple[Cut, Plan] | Future[_Encoded]] = deque()
+        for cut, plan in self._plans(cuts):
+            blocks.append((cut, plan))
+            for block in self._encode(cut, plan):
+                blocks.append(block)
+                while len(blocks) > self._blocks_ahead:
+                    yield _made(blocks.popleft())
+        while blocks:
+            yield _made(blocks.popleft())
+
+    def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan]]:
+        ahead: deque[tuple[Cut, Future[Plan]]] = deque()
+        for cut in cuts:
+            ahead.append((cut, self._pool.submit(self._plan, cut)))
+            if len(ahead) > self._plans_ahead:
+                first, plan = ahead.popleft()
+                yield first, plan.result()
+        for first, plan in ahead:
+            yield first, plan.result()
+
+    def _plan(self, cut: Cut) -> Plan:
+        source = _FileSource(self._fd, cut.offset, cut.nbytes)
+        return synthesize(source, cut.dtype, cut.shape, self._profile, cut.block)
+
+    def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
+        program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block)
+        source = _FileSource(self._fd, cut.offset, cut.nbytes)
+        step = plan.block * plan.bits // 8
+        for index, lo in enumerate(range(0, cut.nbytes, step)):
+            data = source.read(lo, min(cut.nbytes, lo + step))
+            self._hashed(data)
+            yield self._pool.submit(_encode_block, program, index, data)
+
+
+def _made(entry: tuple[Cut, Plan] | Future[_Encoded]) -> tuple[Cut, Plan] | _Encoded:
+    return entry.result() if isinstance(entry, Future) else entry
+
+
+def _encode_block(program: _native.Program, index: int, data: bytes) -> _Encoded:
+    out = bytearray(program.encode_bound())
+    try:
+        length = program.encode_block(index, data, out)
+    except _native.NotApplicable:
+        raise SourceChanged(_WRITTEN) from None
+    return _Encoded(memoryview(out)[:length], _native.checksum(data), len(data))
+
+
+def _write_all(fd: int, data: Buffer) -> None:
+    done = 0
+    while done < len(data):
+        done += os.write(fd, data[done:] if done else data)

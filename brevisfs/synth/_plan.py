@@ -1,0 +1,84 @@
+"""Synthesis of one section: the program to store it with, and what else was considered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brevisfs import safetensors
+from brevisfs._native import join_shared
+from brevisfs.dsl import Lit, Node, Raw, check, to_text, to_wire
+from brevisfs.synth._finish import finish
+from brevisfs.synth._literal import Extent, raw
+from brevisfs.synth._profile import SETTINGS, Profile
+from brevisfs.synth._search import Hint, expand_root
+from brevisfs.synth._source import Part, Source
+
+BLOCK_BYTES = 1 << 17
+BLOCK_WORDS = 1 << 16
+"""A block has this many words, or more if its words are so narrow that it would not have BLOCK_BYTES."""
+
+_FLOATING = frozenset({"F16", "BF16", "F32", "F64", "C64"})
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A program that was considered, as text, and about how many bytes it would take."""
+
+    text: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to store one section: `count` words of `bits` bits in blocks of `block` words.
+
+    `candidates` are the programs considered, the one chosen first, then by their size; a chosen
+    program was fitted to all of the words afterwards, so `node` may differ from it in details.
+    """
+
+    node: Node
+    wire: bytes
+    shared: bytes
+    bits: int
+    count: int
+    block: int
+    candidates: list[Candidate]
+
+
+def word_bits(dtype: str | None, nbytes: int) -> int:
+    """Bits of the words a tensor is taken as: its elements where they fill the bytes, else bytes."""
+    # A complex number is two floats side by side, which have nothing in common to be coded together.
+    bits = 32 if dtype == "C64" else safetensors.word_bits(dtype) if dtype else None
+    return bits if bits and 8 * nbytes % bits == 0 else 8
+
+
+def block_words(bits: int, count: int, most: int | None = None) -> int:
+    """Words a block: `most` where given, fewer where there are fewer words."""
+    most = most or max(BLOCK_WORDS, 8 * BLOCK_BYTES // bits // 64 * 64)
+    return min(most, -(-count // 64) * 64, 1 << 20)
+
+
+def synthesize(
+    source: Source, dtype: str | None, shape: Sequence[int], profile: Profile, block: int | None = None
+) -> Plan:
+    """The program found for the bytes of a tensor of `dtype` and `shape`, which may be unknown or ().
+
+    `block` overrides the words a block. The same bytes and arguments give the same plan. Raises
+    ValueError for an empty source; whatever its `read` raises passes through.
+    """
+    if source.nbytes == 0:
+        raise ValueError("nothing to synthesise: the tensor has no bytes")
+    bits = word_bits(dtype, source.nbytes)
+    count = 8 * source.nbytes // bits
+    part = Part(source, bits, count, block_words(bits, count, block))
+    settings = SETTINGS[profile]
+    choices = expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
+    finished = finish(part, choices[0].node, settings)
+    plain = raw(bits, Extent(count, part.block))
+    node, shared = finished.node, join_shared(finished.shared)
+    if finished.size > plain.size:
+        node, shared = Lit(Raw()), b""
+    check(node, bits, count)
+    candidates = [Candidate(to_text(choice.node), round(choice.size)) for choice in choices]
+    return Plan(node, to_wire(node), shared, bits, count, part.block, candidates)

@@ -1,0 +1,153 @@
+"""The words of a hole, or a sample of them, and what Map and Scan make of them.
+
+A hole's child words are computed here for samples only; passes over all of the data are native.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brevisfs._native import Buffer
+from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, ScanKind, Xor, ZigZag
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+CHUNK = 64
+"""Words a chunk: the grain at which runs of constant bits are looked for."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Runs of neighbouring words of a stream of `count` words of `bits` bits on blocks of `block`."""
+
+    bits: int
+    count: int
+    block: int
+    pieces: tuple[Words, ...]
+
+    @cached_property
+    def words(self) -> Words:
+        """All the words sampled."""
+        return self.pieces[0] if len(self.pieces) == 1 else np.concatenate(self.pieces)
+
+    @cached_property
+    def varying(self) -> int:
+        """The bits that are not the same in all the words sampled."""
+        return int(np.bitwise_or.reduce(self.words)) & ~int(np.bitwise_and.reduce(self.words))
+
+    @cached_property
+    def chunks(self) -> Words:
+        """For each chunk, the bits that vary in it."""
+        whole = self.words[: len(self.words) // CHUNK * CHUNK].reshape(-1, CHUNK)
+        any_set: Words = np.bitwise_or.reduce(whole, axis=1)
+        all_set: Words = np.bitwise_and.reduce(whole, axis=1)
+        return any_set & ~all_set
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the whole stream."""
+        return -(-self.count // self.block)
+
+    def mapped(self, function: Function) -> Sample:
+        """The child's words under a Map."""
+        return self._each(lambda words: unmap(function, words, self.bits), self.count)
+
+    def scanned(self, kind: ScanKind) -> Sample:
+        """The child's words under a Scan; the stream has two words or more."""
+        return self._each(lambda words: unscan(kind, words, self.bits), self.count - 1)
+
+    def head(self, runs: int, length: int) -> Sample:
+        """A smaller sample: up to `runs` runs of up to `length` words."""
+        if len(self.pieces) >= runs:
+            pieces = [self.pieces[i][:length] for i in spread(len(self.pieces), runs)]
+        else:
+            pieces = [
+                piece[at : at + length] for piece in self.pieces for at in cuts(len(piece), length, runs)
+            ]
+        return replace(self, pieces=tuple(pieces))
+
+    def _each(self, change: Callable[[Words], Words], count: int) -> Sample:
+        pieces = tuple(changed for changed in map(change, self.pieces) if len(changed))
+        return Sample(self.bits, count, self.block, pieces)
+
+
+def spread(size: int, wanted: int) -> list[int]:
+    """Up to `wanted` of the numbers below `size`, evenly spread: the middles of equal parts."""
+    wanted = min(size, wanted)
+    return [(2 * i + 1) * size // (2 * wanted) for i in range(wanted)]
+
+
+def cuts(size: int, length: int, wanted: int) -> list[int]:
+    """Where up to `wanted` runs of `length`, apart from each other, begin in `size` words."""
+    return [i * length for i in spread(max(1, size // length), wanted)]
+
+
+def container(bits: int) -> np.dtype[Any]:
+    """The smallest unsigned type that holds a word of `bits` bits."""
+    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")
+
+
+def from_flat(data: Buffer, bits: int) -> Words:
+    """The words of flat bytes that begin and end with a word."""
+    kind = container(bits)
+    if bits == 8 * kind.itemsize:
+        return np.frombuffer(data, kind)
+    count = 8 * len(data) // bits
+    every = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    planes = every[: count * bits].reshape(count, bits)
+    words = np.zeros(count, kind)
+    for place in range(bits):
+        words |= planes[:, place].astype(kind) << kind.type(place)
+    return words
+
+
+def to_flat(words: Words, bits: int) -> bytes:
+    """The flat form of words that end with a byte."""
+    kind = container(bits)
+    if bits == 8 * kind.itemsize:
+        return words.astype(kind).tobytes()
+    planes = np.empty((len(words), bits), np.uint8)
+    for place in range(bits):
+        planes[:, place] = (words >> words.dtype.type(place)) & words.dtype.type(1)
+    return np.packbits(planes.reshape(-1), bitorder="little").tobytes()
+
+
+def unmap(function: Function, words: Words, bits: int) -> Words:
+    """The child's words under a Map: c from s in docs/format.md."""
+    kind = words.dtype.type
+    mask = kind((1 << bits) - 1)
+    match function:
+        case Xor(word):
+            return words ^ kind(word)
+        case Add(word):
+            return words - kind(word) & mask
+        case ZigZag():
+            sign = words >> kind(bits - 1)
+            return ((words << kind(1)) ^ (kind(0) - sign)) & mask
+        case Gray():
+            return words ^ (words >> kind(1))
+        case BitReverse():
+            return _reversed(words, bits)
+        case RotR(places):
+            return ((words << kind(places)) | (words >> kind(bits - places))) & mask
+
+
+def unscan(kind: ScanKind, words: Words, bits: int) -> Words:
+    """The child's words under a Scan: one fewer than the words."""
+    if kind == "xor":
+        return words[1:] ^ words[:-1]
+    return words[1:] - words[:-1] & words.dtype.type((1 << bits) - 1)
+
+
+def _reversed(words: Words, bits: int) -> Words:
+    kind = words.dtype.type
+    result = np.zeros_like(words)
+    for place in range(bits):
+        result |= ((words >> kind(place)) & kind(1)) << kind(bits - 1 - place)
+    return result

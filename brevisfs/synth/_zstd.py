@@ -1,0 +1,94 @@
+"""zstd as a literal: what repeats at a distance, priced by trial on a part of the words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brevisfs._native import Program
+from brevisfs.dsl import Lit, Zstd, to_wire
+from brevisfs.synth import _literal
+from brevisfs.synth._fields import Field, count, fields_of, merged
+from brevisfs.synth._literal import NODE_BYTES, ZSTD_NS_PER_BYTE, Choice, Extent, better
+from brevisfs.synth._profile import Settings
+from brevisfs.synth._sample import Sample, Words, spread, to_flat
+
+TRIAL_BYTES = 1 << 18
+"""Bytes compressed to price zstd for one field."""
+
+NARROWEST = 8
+"""Fields with fewer bits are not tried: what recurs in them is mostly chance."""
+
+RECURRING = 0.02
+"""Share of the words' neighbourhoods that must occur again for trials of every field."""
+
+LOOKED_AT = 1 << 14
+
+
+def recurs(sample: Sample) -> bool:
+    """Whether enough 8-byte neighbourhoods occur more than once in some run of the sample."""
+    reach = max(1, 64 // sample.bits)
+    for piece in (sample.pieces[i][:LOOKED_AT] for i in spread(len(sample.pieces), 4)):
+        if len(piece) > reach:
+            mixed = np.zeros(len(piece) - reach + 1, np.uint64)
+            for ahead in range(reach):
+                mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + piece[ahead : ahead + len(mixed)]
+            if len(np.unique(mixed)) < (1 - RECURRING) * len(mixed):
+                return True
+    return False
+
+
+def settle(sample: Sample, choice: Choice, settings: Settings, everywhere: bool) -> Choice:
+    """The choice with zstd where a trial shows it smaller, and only there.
+
+    Tried for the fields where the split put it and, if `everywhere`, for all the wider ones and for
+    the stream uncut.
+    """
+    extent = Extent(sample.count, sample.block)
+    parts = []
+    for field, node in fields_of(choice.node, sample.bits):
+        tried = node == Lit(Zstd())
+        if isinstance(node, Lit) and (tried or (everywhere and field.width >= NARROWEST)):
+            plain = _plain(sample, field, extent, settings)
+            parts.append((field, better(plain, _trial(sample, field, extent, settings))))
+        else:
+            parts.append((field, _plain(sample, field, extent, settings)))
+    best = merged(parts)
+    if everywhere:
+        best = better(best, _trial(sample, Field(0, sample.bits), extent, settings))
+    return best
+
+
+def _plain(sample: Sample, field: Field, extent: Extent, settings: Settings) -> Choice:
+    """The field's completion without zstd."""
+    if not field.mask & sample.varying:
+        return _literal.constant((int(sample.words[0]) & field.mask) >> field.low)
+    if field.width <= settings.symbol_bits:
+        return _literal.complete(count(sample.words, field.low, field.width), field.width, extent, settings)
+    return _literal.raw(field.width, extent)
+
+
+def _trial(sample: Sample, field: Field, extent: Extent, settings: Settings) -> Choice:
+    """zstd for the field, at the rate it has on some blocks' worth of the sample."""
+    size = sample.block
+    runs = [piece[at : at + size] for piece in sample.pieces for at in range(0, len(piece), size)]
+    wanted = max(1, TRIAL_BYTES * 8 // (field.width * len(runs[0])))
+    words = spent = 0
+    for i in spread(len(runs), wanted):
+        words += len(runs[i])
+        spent += _compressed(_values(runs[i], field), field.width)
+    plain = extent.count * field.width / 8
+    toll = settings.toll * plain * ZSTD_NS_PER_BYTE / 8
+    return Choice(Lit(Zstd()), NODE_BYTES + spent * extent.count / words, toll)
+
+
+def _values(words: Words, field: Field) -> Words:
+    kind = words.dtype.type
+    return (words >> kind(field.low)) & kind((1 << field.width) - 1)
+
+
+def _compressed(words: Words, bits: int) -> int:
+    """Length of the item of a zstd literal that holds the words."""
+    padded = np.zeros(-(-len(words) // 8) * 8, words.dtype)
+    padded[: len(words)] = words
+    program = Program(to_wire(Lit(Zstd())), b"", bits, len(padded), -(-len(words) // 64) * 64)
+    return program.encode_block(0, to_flat(padded, bits), bytearray(program.encode_bound()))
