@@ -199,14 +199,14 @@ def pack_prologue(section: Section, wire: Data, shared: Data) -> bytes:
     return head + _U64.pack(_native.checksum(head + body)) + body
 
 
-def unpack_prologue(section: Section, data: Data) -> tuple[bytes, bytes]:
+def unpack_prologue(section: Section, data: bytes) -> tuple[bytes, bytes]:
     """The program and the shared parts from the section's prologue.
 
     Raises DamagedArchive, naming the section, if it fails its checksum or differs from the index.
     """
     program, shared = _RECORD_LENGTHS.unpack_from(data, _RECORD_LENGTHS_AT)
-    body = bytes(data[RECORD_SIZE:])
-    if not _same_checksum(bytes(data[:40]) + body, bytes(data[40:48])):
+    body = data[RECORD_SIZE:]
+    if not _same_checksum(data[:40] + body, data[40:48]):
         raise lost_section(section, "its program is damaged")
     if (
         program > MAX_PROGRAM
@@ -229,7 +229,7 @@ def lost_block(section: Section, block: int, reason: str) -> BlockDamaged:
     return BlockDamaged(reason, section.index, begin, min(section.end, begin + section.block_size), block)
 
 
-def pack_entry(section: Section, blocks: Data) -> bytes:
+def pack_entry(section: Section, blocks: bytes | bytearray) -> bytes:
     """The section entry; `blocks` are the section's block entries as bytes."""
     entry = _ENTRY.pack(
         section.offset,
@@ -242,12 +242,12 @@ def pack_entry(section: Section, blocks: Data) -> bytes:
         section.kind,
         section.code,
     )
-    return entry + _U64.pack(_native.checksum(entry + bytes(blocks)))
+    return entry + _U64.pack(_native.checksum(entry + blocks))
 
 
-def entry_matches(row: Data, blocks: Data) -> bool:
+def entry_matches(row: bytes, blocks: bytes) -> bool:
     """Whether a section entry and the section's block entries have their checksum."""
-    return _same_checksum(bytes(row[:48]) + bytes(blocks), bytes(row[48:56]))
+    return _same_checksum(row[:48] + blocks, row[48:56])
 
 
 def section_at(table: Table, index: int) -> Section:

@@ -4,6 +4,10 @@ Untrusted input: every length is compared with what the format allows and with t
 archive before anything is allocated for it. Archives are read with pread and never mapped, because
 a truncated file under a mapping is a SIGBUS for the whole process.
 
+Buffers are numpy arrays and not memoryviews, for CPython before 3.13 crashes when the garbage
+collector takes apart a reference loop that holds a memoryview, and the traceback of an error that
+is part of such a loop holds these frames.
+
 Three things are checked at three times. Opening checks the head, the tail and the section table, so
 that any range finds its section. The first touch of a section checks its block entries and its
 program, so that damage there costs that section alone. Every decode checks its blocks.
@@ -12,7 +16,7 @@ program, so that damage there costs that section alone. Every decode checks its 
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +25,8 @@ from brevisfs import _native
 from brevisfs.archive import _layout
 from brevisfs.archive._errors import DamagedArchive, NotArchive, UnsupportedArchive
 from brevisfs.archive._layout import Blocks, Section, Table, Tail
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PIECE = 4 << 20
 """Bytes, stored or decoded, that one pread and one decode take on; a larger block is one piece."""
@@ -67,13 +73,12 @@ class Reader:
         self.archive_check = tail.archive_check
         self._index_offset = tail.index_offset
         split = tail.sections * _layout.SECTION_ENTRY.itemsize
-        self._rows = memoryview(index)[:split]
-        self._table: Table = np.frombuffer(self._rows, _layout.SECTION_ENTRY)
-        self._blocks: Blocks = np.frombuffer(index, "<u8", offset=split).reshape(-1, 2)
+        self._table: Table = index[:split].view(_layout.SECTION_ENTRY)
+        self._blocks: Blocks = index[split:].view("<u8").reshape(-1, 2)
         _layout.check_table(self._table, tail)
         self._offsets = np.ascontiguousarray(self._table["offset"])
         self._known_good = np.zeros(tail.sections, np.bool_)
-        self._index_memory = len(index) + self._offsets.nbytes + self._known_good.nbytes
+        self._index_memory = index.nbytes + self._offsets.nbytes + self._known_good.nbytes
         self._lock = threading.Lock()
         self._programs: dict[int, _native.Program] = {}
         self._program_memory = 0
@@ -107,9 +112,9 @@ class Reader:
 
     def program(self, section: Section) -> tuple[bytes, bytes]:
         """The section's program in wire form and its shared parts. Raises DamagedArchive."""
-        data = bytearray(section.prologue)
-        _fill(self._fd, section.record, memoryview(data))
-        return _layout.unpack_prologue(section, data)
+        data = np.empty(section.prologue, np.uint8)
+        _fill(self._fd, section.record, data)
+        return _layout.unpack_prologue(section, data.tobytes())
 
     def describe(self, section: Section) -> tuple[bytes, bytes, npt.NDArray[np.uint64]]:
         """Program, shared parts and the stored bytes of every block's payload. Raises DamagedArchive."""
@@ -123,7 +128,9 @@ class Reader:
         UnsupportedArchive (which name the section) if a part cannot be read; what `out` holds then
         is undefined.
         """
-        view = memoryview(out).cast("B")
+        view: Bytes = np.frombuffer(out, np.uint8)
+        if not view.flags.writeable:
+            raise TypeError("the buffer to read into is not writable")
         end = offset + len(view)
         if offset < 0 or end > self.size:
             raise ValueError(f"bytes {offset} to {end} are not all of the original's {self.size}")
@@ -135,7 +142,7 @@ class Reader:
             self._read_section(section, done - section.offset, stop - section.offset, part)
             done = stop
 
-    def _read_section(self, section: Section, lo: int, hi: int, out: memoryview) -> None:
+    def _read_section(self, section: Section, lo: int, hi: int, out: Bytes) -> None:
         program = self._programs.get(section.index) or self._prepare(section)
         first, stop = lo // section.block_size, -(-hi // section.block_size)
         step = max(1, _PIECE // section.block_size)
@@ -170,9 +177,8 @@ class Reader:
         index = section.index
         entries = self._blocks[section.first_block : section.first_block + section.blocks]
         if not self._known_good[index]:
-            size = _layout.SECTION_ENTRY.itemsize
-            row = self._rows[index * size : (index + 1) * size]
-            if not _layout.entry_matches(row, entries.data) or not _layout.check_ends(
+            row = self._table[index : index + 1].tobytes()
+            if not _layout.entry_matches(row, entries.tobytes()) or not _layout.check_ends(
                 section, entries[:, 0], self._record_end(index)
             ):
                 raise _layout.lost_section(section, "its part of the index is damaged")
@@ -219,7 +225,7 @@ class _Sections(Sequence[Section]):
         return [_layout.section_at(self._table, number) for number in numbers]
 
 
-def _read_index(fd: int, stored: int) -> tuple[Tail, bytearray]:
+def _read_index(fd: int, stored: int) -> tuple[Tail, Bytes]:
     head = os.pread(fd, _layout.HEAD_SIZE, 0)
     end = _last(fd, stored, _layout.TAIL_SIZE)
     if not _marked(head, end):
@@ -232,9 +238,9 @@ def _read_index(fd: int, stored: int) -> tuple[Tail, bytearray]:
     size = table + tail.blocks * _layout.BLOCK_ENTRY_SIZE
     if tail.index_offset + size + _layout.TAIL_SIZE != stored:
         raise DamagedArchive(f"the archive has {stored} bytes, its tail was written for another length")
-    index = bytearray(size)
-    _fill(fd, tail.index_offset, memoryview(index))
-    if _native.checksum(memoryview(index)[:table]) != tail.table_check:
+    index = np.empty(size, np.uint8)
+    _fill(fd, tail.index_offset, index)
+    if _native.checksum(index[:table]) != tail.table_check:
         raise DamagedArchive("the index of the archive is damaged")
     return tail, index
 
@@ -247,20 +253,20 @@ def _last(fd: int, stored: int, length: int) -> bytes:
     return os.pread(fd, length, max(0, stored - length))
 
 
-def _fill(fd: int, offset: int, view: memoryview) -> None:
+def _fill(fd: int, offset: int, out: Bytes) -> None:
     done = 0
-    while done < len(view):
-        got = os.preadv(fd, [view[done:]], offset + done)
+    while done < len(out):
+        got = os.preadv(fd, [out[done:].data], offset + done)
         if not got:
             raise DamagedArchive(f"the archive ends at byte {offset + done}, in the middle of a section")
         done += got
 
 
-def _buffer(size: int) -> memoryview:
+def _buffer(size: int) -> Bytes:
     """Room for `size` stored bytes, the calling thread's own until it asks again."""
     if size > _POOLED:
-        return memoryview(bytearray(size))
-    pooled: bytearray | None = getattr(_pool, "buffer", None)
+        return np.empty(size, np.uint8)
+    pooled: Bytes | None = getattr(_pool, "buffer", None)
     if pooled is None or len(pooled) < size:
-        pooled = _pool.buffer = bytearray(size)
-    return memoryview(pooled)[:size]
+        pooled = _pool.buffer = np.empty(size, np.uint8)
+    return pooled[:size]

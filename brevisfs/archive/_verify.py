@@ -5,11 +5,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from brevisfs import _native
 from brevisfs.archive import _layout
 from brevisfs.archive._errors import ArchiveError, DamagedArchive, Mismatch, UnsupportedArchive
 from brevisfs.archive._layout import Section
-from brevisfs.archive._reader import Reader
+from brevisfs.archive._reader import Bytes, Reader
 
 _PIECE = 4 << 20
 
@@ -48,7 +50,7 @@ def verify(fd: int, progress: Callable[[int, int], None] | None = None) -> Verif
         archive.advance(section.record)
         faults += _length_faults(fd, reader, section)
         for end, part, found in _decoded(reader, section):
-            original.update(part)
+            original.update(part.data)
             faults += found
             if progress:
                 progress(end, reader.size)
@@ -85,10 +87,10 @@ class _ArchiveSum:
         return self._hash.value
 
 
-def _decoded(reader: Reader, section: Section) -> Iterator[tuple[int, memoryview, list[ArchiveError]]]:
+def _decoded(reader: Reader, section: Section) -> Iterator[tuple[int, Bytes, list[ArchiveError]]]:
     """The section in pieces of whole blocks: where each ends, its bytes, the faults met in it."""
     step = max(1, _PIECE // section.block_size) * section.block_size
-    out = memoryview(bytearray(min(step, section.size)))
+    out = np.empty(min(step, section.size), np.uint8)
     begin = section.offset
     while begin < section.end:
         end = min(section.end, begin + step)
@@ -99,7 +101,7 @@ def _decoded(reader: Reader, section: Section) -> Iterator[tuple[int, memoryview
         begin = after
 
 
-def _faults(reader: Reader, begin: int, end: int, out: memoryview) -> Iterator[ArchiveError]:
+def _faults(reader: Reader, begin: int, end: int, out: Bytes) -> Iterator[ArchiveError]:
     while begin < end:
         try:
             reader.read_into(begin, out[: end - begin])
