@@ -1,0 +1,19 @@
+"""The mount: a store's tree with its archives as the plain files they were made from."""
+
+from brevisfs.fs._background import mount_background
+from brevisfs.fs._errors import BadOption, MountBusy, MountFailed, MountpointUnusable, NoFuse
+from brevisfs.fs._options import MountOptions
+from brevisfs.fs._serve import mount_foreground
+from brevisfs.fs._umount import umount
+
+__all__ = [
+    "BadOption",
+    "MountBusy",
+    "MountFailed",
+    "MountOptions",
+    "MountpointUnusable",
+    "NoFuse",
+    "mount_background",
+    "mount_foreground",
+    "umount",
+]

@@ -1,0 +1,102 @@
+"""Names and attributes."""
+
+import os
+from collections.abc import Sequence
+
+from pyfuse3 import EntryAttributes, RequestContext, StatvfsData
+
+from brevisfs.fs._inodes import Inode
+from brevisfs.fs._state import State, on_disk
+from brevisfs.store import Entry
+
+# How long the kernel may take a name and attributes for granted: the time in which a change made
+# in the store itself shows.
+_SECONDS = 1
+
+
+def attributes(inode: Inode, status: os.stat_result, size: int) -> EntryAttributes:
+    """The attributes of a file `size` bytes long whose backing file has `status`."""
+    entry = EntryAttributes()
+    entry.st_ino = inode.number
+    entry.entry_timeout = entry.attr_timeout = _SECONDS
+    entry.st_mode = status.st_mode
+    entry.st_nlink = status.st_nlink
+    entry.st_uid = status.st_uid
+    entry.st_gid = status.st_gid
+    entry.st_rdev = status.st_rdev
+    entry.st_size = size
+    entry.st_blksize = status.st_blksize
+    # Archivers take a file without blocks for one without bytes.
+    entry.st_blocks = max(status.st_blocks, 1 if size else 0)
+    entry.st_atime_ns = status.st_atime_ns
+    entry.st_mtime_ns = status.st_mtime_ns
+    entry.st_ctime_ns = status.st_ctime_ns
+    return entry
+
+
+class Attributes(State):
+    """lookup, forget, getattr, readlink, statfs."""
+
+    async def lookup(
+        self, parent_inode: int, name: bytes, ctx: RequestContext | None = None
+    ) -> EntryAttributes:
+        folder = self.inodes[parent_inode]
+        if name in (b".", b".."):
+            return await self._lookup_again(folder if name == b"." else folder.parent or folder)
+        entry = await on_disk(self.find, folder.trail(), name)
+        inode = self.inodes.assign(folder, entry)
+        inode.lookups += 1
+        return attributes(inode, entry.status, entry.size)
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        self.inodes.forget(inode_list)
+
+    async def getattr(self, inode: int, ctx: RequestContext | None = None) -> EntryAttributes:
+        return await self._attributes(self.inodes[inode])
+
+    async def readlink(self, inode: int, ctx: RequestContext | None = None) -> bytes:
+        return await self.at(self.inodes[inode], _readlink)
+
+    async def statfs(self, ctx: RequestContext | None = None) -> StatvfsData:
+        backing = await on_disk(os.statvfs, self.store.root)
+        answer = StatvfsData()
+        for name in _STATVFS:
+            setattr(answer, name, getattr(backing, name))
+        return answer
+
+    async def _attributes(self, inode: Inode) -> EntryAttributes:
+        if inode.open:
+            with self.backings.held(inode.open[-1]) as backing:
+                status = await on_disk(os.fstat, backing.file)
+            return attributes(
+                inode, status, status.st_size if backing.reader is None else backing.reader.size
+            )
+        if inode.parent is None:
+            status = await on_disk(os.fstat, self.store.root)
+            return attributes(inode, status, status.st_size)
+        entry = await self.entry_of(inode)
+        return attributes(inode, entry.status, entry.size)
+
+    async def _lookup_again(self, inode: Inode) -> EntryAttributes:
+        if inode.parent is not None:
+            inode = self.inodes.assign(inode.parent, await self.entry_of(inode))
+        found = await self._attributes(inode)
+        inode.lookups += 1
+        return found
+
+
+def _readlink(folder: int, entry: Entry) -> bytes:
+    return os.readlink(entry.file, dir_fd=folder)
+
+
+_STATVFS = (
+    "f_bsize",
+    "f_frsize",
+    "f_blocks",
+    "f_bfree",
+    "f_bavail",
+    "f_files",
+    "f_ffree",
+    "f_favail",
+    "f_namemax",
+)

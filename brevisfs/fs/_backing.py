@@ -1,0 +1,109 @@
+"""Backing files that handles hold open: one descriptor and one archive reader for all handles of a file."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from brevisfs.store import Identity, Kind
+
+
+class Reader(Protocol):
+    """What the mount asks of an archive reader, see `brevisfs.archive.Reader`."""
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    def read_into(self, offset: int, out: memoryview) -> None: ...
+    def drop_programs(self) -> None: ...
+
+
+Key = tuple[Kind, Identity]
+
+
+@dataclass(slots=True, eq=False)
+class Backing:
+    """One open backing file. `name` is its path in the store, for the log; a raw file has no `reader`.
+
+    `damaged` holds the extents whose damage the log has told.
+    """
+
+    name: str
+    kind: Kind
+    identity: Identity
+    file: int
+    reader: Reader | None = None
+    users: int = 0
+    damaged: set[int] = field(default_factory=set)
+
+    @property
+    def key(self) -> Key:
+        return self.kind, self.identity
+
+
+class Backings:
+    """Every backing file that is open, by kind and identity; closed when its last user lets it go.
+
+    All methods belong to the event loop. `open_reader` makes a reader of an archive's descriptor.
+    """
+
+    def __init__(self, open_reader: Callable[[int], Reader]) -> None:
+        self._open_reader = open_reader
+        self._open: dict[Key, Backing] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the open archives' indexes and programs take."""
+        return sum(reader.memory for reader in self._readers())
+
+    def drop_programs(self) -> None:
+        """Makes the open archives let go of all that they can read again."""
+        for reader in self._readers():
+            reader.drop_programs()
+
+    async def adopt(self, opened: Backing) -> Backing:
+        """The backing to use for a file just opened, with one user more: `opened`, or its elder equal.
+
+        Raises what opening an archive raises, with `opened` closed.
+        """
+        present = self._open.get(opened.key)
+        if present is None and opened.kind is Kind.ARCHIVE:
+            try:
+                opened.reader = await trio.to_thread.run_sync(self._open_reader, opened.file)
+            except BaseException:
+                os.close(opened.file)
+                raise
+            present = self._open.get(opened.key)
+        if present is None:
+            present = self._open[opened.key] = opened
+        else:
+            os.close(opened.file)
+        present.users += 1
+        return present
+
+    def release(self, backing: Backing) -> None:
+        """Takes one user back."""
+        backing.users -= 1
+        if backing.users == 0:
+            del self._open[backing.key]
+            with suppress(OSError):  # nothing was written that closing could lose
+                os.close(backing.file)
+
+    @contextmanager
+    def held(self, backing: Backing) -> Iterator[Backing]:
+        """Keeps the backing open for the time of the block."""
+        backing.users += 1
+        try:
+            yield backing
+        finally:
+            self.release(backing)
+
+    def _readers(self) -> list[Reader]:
+        return [backing.reader for backing in self._open.values() if backing.reader is not None]

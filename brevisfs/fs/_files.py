@@ -1,0 +1,87 @@
+"""Opening and reading files."""
+
+import errno
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from pyfuse3 import FileInfo, FUSEError, RequestContext
+
+from brevisfs.errors import BrevisError
+from brevisfs.fs._backing import Backing
+from brevisfs.fs._inodes import Inode
+from brevisfs.fs._state import Handles, State, on_disk
+from brevisfs.store import Entry
+
+log = logging.getLogger("brevisfs.fs")
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A handle's file, and the state of it that the handle reads."""
+
+    inode: Inode
+    backing: Backing
+
+
+class Files(State):
+    """open, read, flush, fsync, release."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self.files: Handles[OpenFile] = Handles()
+
+    async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
+        if flags & _WRITING:
+            raise FUSEError(errno.EROFS)
+        file = self.inodes[inode]
+        backing = await self._adopt(await self.at(file, self._open_backing))
+        unchanged = file.opened in (None, backing.identity)
+        file.open.append(backing)
+        file.opened = backing.identity
+        return FileInfo(fh=self.files.add(OpenFile(file, backing)), keep_cache=unchanged)
+
+    # pyfuse3 takes any buffer, and a view saves the copy.
+    async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
+        backing = self.files[fh].backing
+        if backing.reader is not None:
+            return await self.cache.read(backing, off, size)
+        return await on_disk(_read_all, backing.file, off, size)
+
+    async def flush(self, fh: int) -> None:
+        pass
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        pass
+
+    async def release(self, fh: int) -> None:
+        file = self.files.pop(fh)
+        file.inode.open.remove(file.backing)
+        self.backings.release(file.backing)
+
+    def _open_backing(self, folder: int, entry: Entry) -> Backing:
+        # Opened for reading and nothing else, whatever flags the caller's own open has.
+        file = self.store.open(folder, entry)
+        name = entry.file.decode("utf-8", "backslashreplace")
+        return Backing(name, entry.kind, entry.identity, file)
+
+    async def _adopt(self, opened: Backing) -> Backing:
+        try:
+            return await self.backings.adopt(opened)
+        except (BrevisError, OSError) as error:
+            log.error("%s: %s", opened.name, error)
+            raise FUSEError(errno.EIO) from None
+
+
+def _read_all(file: int, offset: int, size: int) -> bytes:
+    """`size` bytes, fewer only at the end of the file: a short answer would end it for the kernel."""
+    data = os.pread(file, size, offset)
+    while 0 < len(data) < size:
+        more = os.pread(file, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,128 @@
+"""One mount, from its set-up to its end, in this process."""
+
+import os
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyfuse3
+import trio
+
+from brevisfs.archive import Reader
+from brevisfs.fs._backing import Backings
+from brevisfs.fs._cache import LARGEST_REQUEST, ExtentCache
+from brevisfs.fs._checks import check_fuse, check_mountpoint, may_allow_others
+from brevisfs.fs._errors import MountFailed
+from brevisfs.fs._log import log_to
+from brevisfs.fs._notify import notify
+from brevisfs.fs._operations import Operations
+from brevisfs.fs._options import MountOptions
+from brevisfs.fs._tuning import tune
+from brevisfs.store import Store, take_lock
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def mount_foreground(store: Path, mountpoint: Path, options: MountOptions | None = None) -> None:
+    """Mounts and serves until the mount is ended by umount or a signal. Main thread only.
+
+    Raises StoreNotFound, StoreBusy, NoFuse, MountpointUnusable, MountFailed, BadOption.
+    """
+    options = options or MountOptions()
+    log_to(options.log, background=False)
+    serve(store, mountpoint, options, lambda: None)
+
+
+def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Callable[[], None]) -> None:
+    """As mount_foreground, with a call of `answering` once the mount answers, and logging set up before."""
+    with ExitStack() as held:
+        backing = held.enter_context(Store(store))
+        check_fuse()
+        real = check_mountpoint(mountpoint, backing.path)
+        lock = take_lock(backing.root, backing.path)
+        if lock is not None:
+            held.callback(os.close, lock)
+        _raise_descriptor_limit()
+        trio.run(_serve, backing, real, options, answering, strict_exception_groups=False)
+
+
+async def _serve(
+    store: Store, mountpoint: Path, options: MountOptions, answering: Callable[[], None]
+) -> None:
+    backings = Backings(Reader)
+    cache = ExtentCache(options.cache_size, options.threads, backings)
+    try:
+        with _mounted(Operations(store, backings, cache), mountpoint):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(_end_on_signal)
+                async with trio.open_nursery() as session:
+                    session.start_soon(pyfuse3.main)
+                    # Comes back only when the mount answers.
+                    status = await trio.to_thread.run_sync(os.stat, mountpoint)
+                    tune(status.st_dev)
+                    answering()
+                    notify("READY=1")
+                notify("STOPPING=1")
+                nursery.cancel_scope.cancel()
+    finally:
+        cache.close()
+
+
+async def _end_on_signal(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(*_ENDING) as signals:
+        task_status.started()
+        async for _ in signals:
+            pyfuse3.terminate()
+
+
+@contextmanager
+def _mounted(operations: Operations, mountpoint: Path) -> Iterator[None]:
+    options = {
+        "default_permissions",
+        "fsname=brevisfs",
+        f"max_read={LARGEST_REQUEST}",
+        "ro",
+        "subtype=brevisfs",
+    }
+    if may_allow_others():
+        options.add("allow_other")
+    else:
+        print(
+            "brevisfs: the mount is for this user alone; for others too, "
+            "add user_allow_other to /etc/fuse.conf or mount as root",
+            file=sys.stderr,
+        )
+    with _stderr_as_text() as said:
+        try:
+            pyfuse3.init(operations, str(mountpoint), options)
+        except RuntimeError:
+            raise MountFailed(
+                f"{mountpoint} cannot be mounted: {said() or 'the kernel refused it'}"
+            ) from None
+    try:
+        yield
+    finally:
+        pyfuse3.close()
+
+
+@contextmanager
+def _stderr_as_text() -> Iterator[Callable[[], str]]:
+    """Catches what a C library says on stderr, so that it can be part of an error."""
+    with tempfile.TemporaryFile() as text:
+        stderr = os.dup(2)
+        os.dup2(text.fileno(), 2)
+        try:
+            yield lambda: "; ".join(os.pread(text.fileno(), 1000, 0).decode(errors="replace").splitlines())
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def _raise_descriptor_limit() -> None:
+    # Every file that is open in the mount is open in the store too.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,30 @@
+"""Larger and more requests than the kernel sends by default."""
+
+import logging
+import os
+from pathlib import Path
+
+from brevisfs.fs._cache import LARGEST_REQUEST
+
+log = logging.getLogger("brevisfs.fs")
+
+_REQUESTS_IN_BACKGROUND = 64
+
+
+def tune(device: int) -> None:
+    """Sets the read-ahead and the number of background requests of the mount with this device number.
+
+    What is not permitted is left as it is, and logged.
+    """
+    major, minor = os.major(device), os.minor(device)
+    connection = Path(f"/sys/fs/fuse/connections/{minor}")
+    _set(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), LARGEST_REQUEST // 1024)
+    _set(connection / "max_background", _REQUESTS_IN_BACKGROUND)
+    _set(connection / "congestion_threshold", _REQUESTS_IN_BACKGROUND * 3 // 4)
+
+
+def _set(setting: Path, value: int) -> None:
+    try:
+        setting.write_text(f"{value}\n")
+    except OSError as error:
+        log.info("%s stays as it is, reading may be slower: %s", setting, error.strerror)

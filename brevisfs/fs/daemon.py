@@ -1,0 +1,55 @@
+"""The mount as a process of its own: `python -m brevisfs.fs.daemon STORE MOUNTPOINT OPTIONS ANSWER`.
+
+OPTIONS is JSON, the fields of MountOptions; ANSWER the descriptor of a pipe. A JSON value comes out of the
+pipe when the mount answers, `null`, or has failed, `{"error": class, "message": line}`; the starter may go
+then.
+"""
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+from brevisfs.errors import BrevisError, ExitCode
+from brevisfs.fs._log import log_to
+from brevisfs.fs._options import MountOptions
+from brevisfs.fs._serve import serve
+
+
+def main(store: str, mountpoint: str, options: str, pipe: str) -> None:
+    """Serves until the mount ends; exits with the error's code if it cannot be made."""
+    answer = int(pipe)
+    os.set_inheritable(answer, False)
+    os.chdir("/")
+
+    def tell(failure: dict[str, str] | None) -> None:
+        os.write(answer, json.dumps(failure).encode())
+        os.close(answer)
+
+    def answering() -> None:
+        # Whoever reads the starter's stderr to its end must not wait for the daemon.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
+        tell(None)
+
+    try:
+        chosen = _from_json(options)
+        log_to(chosen.log, background=True)
+        serve(Path(store), Path(mountpoint), chosen, answering)
+    except BrevisError as error:
+        tell({"error": type(error).__name__, "message": str(error)})
+        sys.exit(error.exit_code)
+    except Exception:
+        logging.getLogger("brevisfs.fs").exception("the daemon of %s ends", mountpoint)
+        sys.exit(ExitCode.FAILED)
+
+
+def _from_json(text: str) -> MountOptions:
+    fields = json.loads(text)
+    return MountOptions(**{**fields, "log": fields["log"] and Path(fields["log"])})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

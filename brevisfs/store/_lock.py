@@ -1,0 +1,44 @@
+"""One daemon a store: a lock in the store's private folder, held as long as the daemon lives."""
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from brevisfs.store._errors import StoreBusy
+from brevisfs.store._names import PRIVATE_FOLDER
+
+_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def take_lock(root: int, path: Path) -> int | None:
+    """The descriptor that holds the lock of the store at `root`; None if the store cannot be written.
+
+    Closing it gives the lock back. Raises StoreBusy if somebody else has it.
+    """
+    try:
+        lock = _open_lock(root)
+    except OSError as error:
+        if error.errno in _CANNOT_WRITE:
+            return None
+        raise
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
+        os.close(lock)
+        raise StoreBusy(f"{path} is already mounted, by process {holder}; unmount it there first") from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return lock
+
+
+def _open_lock(root: int) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(PRIVATE_FOLDER, 0o700, dir_fd=root)
+    folder = os.open(PRIVATE_FOLDER, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=root)
+    try:
+        return os.open(b"lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    finally:
+        os.close(folder)

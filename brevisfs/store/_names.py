@@ -1,0 +1,43 @@
+"""Which name in the mount a file of the store has, and which files can stand for a name.
+
+`X` in the mount is the first of `X.brv+`, `X` and `X.brv` that is there, the suffixed ones counting only
+if they are archives. A file with such a suffix that is no archive is itself, under its own name.
+"""
+
+from collections.abc import Iterable
+
+ARCHIVE_SUFFIX = b".brv"
+PENDING_SUFFIX = b".brv+"
+PRIVATE_FOLDER = b".brevisfs"
+
+_SUFFIXES = (PENDING_SUFFIX, ARCHIVE_SUFFIX)
+
+
+def is_reserved(name: bytes) -> bool:
+    """Whether a file of this name is something else than itself if it is an archive."""
+    return any(name.endswith(suffix) and name != suffix for suffix in _SUFFIXES)
+
+
+def shown_as(name: bytes, is_archive: bool) -> bytes:
+    """The name in the mount of a file of the store, which another file may win."""
+    if is_archive:
+        for suffix in _SUFFIXES:
+            if name.endswith(suffix) and name != suffix:
+                return name.removesuffix(suffix)
+    return name
+
+
+def candidates(name: bytes) -> tuple[bytes, bytes, bytes]:
+    """The files that can stand for a name of the mount, the winner first."""
+    return name + PENDING_SUFFIX, name, name + ARCHIVE_SUFFIX
+
+
+def winners(files: Iterable[tuple[bytes, bool]]) -> dict[bytes, bytes]:
+    """Name in the mount → name in the store, of (name in the store, is an archive)."""
+    best: dict[bytes, bytes] = {}
+    for file, is_archive in files:
+        name = shown_as(file, is_archive)
+        rank = candidates(name).index
+        if name not in best or rank(file) < rank(best[name]):
+            best[name] = file
+    return best

@@ -1,0 +1,228 @@
+"""Access to a store's folders and files that follows no symlink and never leaves the store's device.
+
+Every access starts at the descriptor of the store's own folder and goes down one name at a time, each
+folder checked to be the one that was meant, so that a store whose folders are moved or replaced while it
+is served can at worst answer ESTALE.
+"""
+
+import errno
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from brevisfs.archive import ArchiveError, is_archive, original_length
+from brevisfs.store._errors import StoreNotFound
+from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, shown_as, winners
+
+_HEADS_KEPT = 16384
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Not blocking, so that a pipe put in the place of a file cannot hold the daemon up.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Kind(Enum):
+    """How the bytes of a file of the mount are kept."""
+
+    RAW = "raw"
+    ARCHIVE = "archive"
+
+
+class Identity(NamedTuple):
+    """What tells one state of one backing file from another."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class Step(NamedTuple):
+    """One folder on the way down: its name, and which folder it must be."""
+
+    name: bytes
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a folder of the mount has under one name.
+
+    `file` is the name in the store, `size` the length of the plain file, `status` that of the backing file.
+    """
+
+    name: bytes
+    file: bytes
+    kind: Kind
+    size: int
+    status: os.stat_result
+
+    @property
+    def identity(self) -> Identity:
+        return Identity.of(self.status)
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+
+class Store:
+    """A backing folder. Its methods block; they may be called from several threads.
+
+    Raises StoreNotFound if `path` is no folder. A method raises OSError as the system calls do.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(os.path.realpath(path))
+        try:
+            self.root = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise StoreNotFound(f"{path}: there is no such store; name an existing folder") from None
+        except OSError as error:
+            raise StoreNotFound(f"{path} cannot serve as a store: {error.strerror}") from None
+        self._device = os.fstat(self.root).st_dev
+        self._heads = _Heads()
+
+    def close(self) -> None:
+        os.close(self.root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def folder(self, trail: Sequence[Step]) -> Iterator[int]:
+        """A descriptor, for the time of the block, of the folder that `trail` leads to from the root.
+
+        Raises ESTALE if a folder on the way is not the one that the trail names.
+        """
+        here = os.dup(self.root)
+        try:
+            for step in trail:
+                below = os.open(step.name, _FOLDER, dir_fd=here)
+                os.close(here)
+                here = below
+                status = os.fstat(here)
+                if (status.st_dev, status.st_ino) != (step.device, step.inode):
+                    raise OSError(errno.ESTALE, "the folder was replaced", step.name)
+            yield here
+        finally:
+            os.close(here)
+
+    def find(self, folder: int, name: bytes) -> Entry:
+        """What a folder of the mount has under `name`; FileNotFoundError if nothing."""
+        if name != PRIVATE_FOLDER:
+            for file in candidates(name):
+                status = self._status(folder, file)
+                if status is None:
+                    continue
+                length = self._original_length(folder, file, status)
+                if shown_as(file, length is not None) == name:
+                    return _entry(name, file, length, status)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+    def entries(self, folder: int) -> list[Entry]:
+        """Everything a folder of the mount has."""
+        listing = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            files = [os.fsencode(file) for file in os.listdir(listing)]
+        finally:
+            os.close(listing)
+        seen: dict[bytes, tuple[os.stat_result, int | None]] = {}
+        for file in files:
+            status = self._status(folder, file)
+            if status is not None:
+                seen[file] = status, self._original_length(folder, file, status)
+        shown = winners((file, length is not None) for file, (_, length) in seen.items())
+        return [
+            _entry(name, file, seen[file][1], seen[file][0])
+            for name, file in shown.items()
+            if name != PRIVATE_FOLDER
+        ]
+
+    def open(self, folder: int, entry: Entry) -> int:
+        """A descriptor to read the entry's backing file; ESTALE if another file has taken its place."""
+        file = os.open(entry.file, _FILE, dir_fd=folder)
+        if not os.path.samestat(os.fstat(file), entry.status):
+            os.close(file)
+            raise OSError(errno.ESTALE, "the file was replaced", entry.file)
+        return file
+
+    def _status(self, folder: int, file: bytes) -> os.stat_result | None:
+        """None for what is not there and for what lies on another device."""
+        try:
+            status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+                return None
+            raise
+        return status if status.st_dev == self._device else None
+
+    def _original_length(self, folder: int, file: bytes, status: os.stat_result) -> int | None:
+        """None if the file is no archive, or has a name under which archives are plain files.
+
+        What cannot be read cannot be told to be an archive, and is shown as it is.
+        """
+        if not (is_reserved(file) and stat.S_ISREG(status.st_mode)):
+            return None
+        try:
+            descriptor = os.open(file, _FILE, dir_fd=folder)
+        except OSError:
+            return None
+        try:
+            return self._heads.original_length(descriptor)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+
+class _Heads:
+    """The original lengths of archives seen before, so that a listing reads each head once."""
+
+    def __init__(self) -> None:
+        self._lengths: OrderedDict[Identity, int | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def original_length(self, file: int) -> int | None:
+        """The length, 0 if neither head nor tail tells it, None if `file` is no archive."""
+        identity = Identity.of(os.fstat(file))
+        with self._lock:
+            if identity in self._lengths:
+                self._lengths.move_to_end(identity)
+                return self._lengths[identity]
+        length = _read_length(file)
+        with self._lock:
+            self._lengths[identity] = length
+            if len(self._lengths) > _HEADS_KEPT:
+                self._lengths.popitem(last=False)
+        return length
+
+
+def _read_length(file: int) -> int | None:
+    if not is_archive(file):
+        return None
+    try:
+        return original_length(file)
+    except ArchiveError:
+        return 0
+
+
+def _entry(name: bytes, file: bytes, length: int | None, status: os.stat_result) -> Entry:
+    if length is None:
+        return Entry(name, file, Kind.RAW, status.st_size, status)
+    return Entry(name, file, Kind.ARCHIVE, length, status)
