@@ -9,8 +9,9 @@ from pathlib import Path
 
 from brevisfs.cli._console import complain, describe, exit_code
 from brevisfs.errors import BrevisError, ExitCode
+from brevisfs.store import ARCHIVE_SUFFIX, PRIVATE_FOLDER
 
-SUFFIX = ".brv"
+SUFFIX = ARCHIVE_SUFFIX.decode()
 """What an archive's name adds to the name of the file it holds."""
 
 
@@ -52,24 +53,24 @@ def _in_folder(folder: Path) -> Iterator[Item]:
         raise error
 
     for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = sorted(name for name in folders if name != ".brevisfs")
+        folders[:] = sorted(name for name in folders if name != PRIVATE_FOLDER.decode())
         for name in sorted(names):
             path = Path(parent, name)
             if stat.S_ISREG(path.lstat().st_mode):
                 yield Item(path, path.relative_to(folder), in_folder=True)
 
 
-def output_path(item: Item, out: Path | None, alone: bool, name: str) -> Path:
+def output_path(item: Item, out: str | None, alone: bool, name: str) -> Path:
     """Where the output `name` of an item goes: beside it, or where `out` says.
 
-    `out` is the output file itself where the item is `alone` on the command line, unless a folder
-    is there; else it is a folder, in which the folder that was named is mirrored.
+    `out` is the output file itself where the item is `alone` on the command line, unless it ends in
+    a slash or a folder is there; else it is a folder, in which the folder that was named is mirrored.
     """
     if out is None:
         return item.path.with_name(name)
-    if alone and not item.in_folder and not out.is_dir():
-        return out
-    return out / item.below.with_name(name)
+    if alone and not item.in_folder and not out.endswith("/") and not os.path.isdir(out):
+        return Path(out)
+    return Path(out) / item.below.with_name(name)
 
 
 @contextmanager

@@ -48,16 +48,16 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line in this process and returns its exit code; never raises for a failed command."""
     try:
         result = cli.main(args=list(arguments), prog_name="brevisfs", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "brevisfs"
+        complain(f"{error.format_message().rstrip('.')} ({where} --help tells more)")
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # What read our output has left; a later flush must not fail over it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     except Exception as error:
         if "--debug" in arguments or os.environ.get("BREVISFS_DEBUG"):
             traceback.print_exc()

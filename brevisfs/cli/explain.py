@@ -11,7 +11,7 @@ import click
 from brevisfs import archive, dsl, safetensors
 from brevisfs.cli import _names
 from brevisfs.cli._console import complain, percent, say, size
-from brevisfs.cli._files import opened
+from brevisfs.cli._files import Batch, Item, opened
 from brevisfs.errors import BrevisError, ExitCode
 
 
@@ -52,16 +52,23 @@ def command(path: Path, tensor: str | None, as_json: bool) -> int:
     For each section: what it holds, its program, and how the stored bytes divide over the program,
     what its blocks share, and the blocks.
     """
-    with opened(path) as fd:
-        reader = archive.Reader(fd)
-        named = _names.tensors(reader)
-        sections = list(_chosen(reader, named, tensor))
-        explained = [_explain(reader, section, named) for section in sections]
+    batch = Batch()
+
+    def work(item: Item) -> None:
+        with opened(item.path) as fd:
+            reader = archive.Reader(fd)
+            named = _names.tensors(reader)
+            explained = [_explain(reader, section, named) for section in _chosen(reader, named, tensor)]
         if as_json:
             say(json.dumps({"archive": str(path), "sections": [asdict(one) for one in explained]}))
         else:
             _print(path, reader, explained, whole=tensor is None)
-    return next((one.code for one in explained if one.code), ExitCode.OK)
+        for one in explained:
+            if one.code:
+                batch.fail(one.code)
+
+    batch.step(Item(path, Path(path.name), in_folder=False), work)
+    return batch.code
 
 
 def _chosen(

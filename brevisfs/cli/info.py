@@ -110,7 +110,7 @@ def _print(found: list[Info]) -> None:
         files.append(("all", sum(info.original for info in found), sum(info.stored for info in found)))
     _table("archive", files)
     say()
-    _table("of it", sorted((label, share.original, share.stored) for label, share in total.items()))
+    _table("by dtype", sorted((label, share.original, share.stored) for label, share in total.items()))
     if len(found) == 1:
         say(f"\n{found[0].sections} sections, {found[0].blocks} blocks")
         say(f"SHA-256 of the original {found[0].sha256}")

@@ -18,10 +18,6 @@ from brevisfs.errors import BrevisError, ExitCode
 _CHUNK = 8 << 20
 
 
-class SourceChanged(BrevisError):
-    """The source was written to while it was packed."""
-
-
 class AlreadyPacked(BrevisError):
     """The file to pack is an archive."""
 
@@ -42,7 +38,7 @@ class Packed:
 
 @click.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Archive, or folder for archives.")
+@click.option("-o", "--output", type=click.Path(), help="Archive, or folder for archives.")
 @click.option(
     "--profile",
     type=click.Choice([profile.value for profile in synth.Profile]),
@@ -54,7 +50,7 @@ class Packed:
 @click.option("--force", is_flag=True, help="Replace archives that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    files: tuple[Path, ...], output: Path | None, profile: str, jobs: int | None, force: bool, as_json: bool
+    files: tuple[Path, ...], output: str | None, profile: str, jobs: int | None, force: bool, as_json: bool
 ) -> int:
     """Pack safetensors files: X becomes X.brv beside it. The source stays.
 
@@ -101,7 +97,9 @@ def _pack(
             difference = _first_difference(source_fd, out_fd)
             after = os.fstat(source_fd)
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                raise SourceChanged("it was written to while it was packed; pack it again when that is done")
+                raise synth.SourceChanged(
+                    "it was written to while it was packed; pack it again when that is done"
+                )
             if difference is not None:
                 raise archive.Mismatch(
                     f"the archive differs near byte {difference} and was not kept; please report this"

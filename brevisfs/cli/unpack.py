@@ -35,10 +35,10 @@ class Unpacked:
 
 @click.command()
 @click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="File, or folder for files.")
+@click.option("-o", "--output", type=click.Path(), help="File, or folder for files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(archives: tuple[Path, ...], output: Path | None, force: bool, as_json: bool) -> int:
+def command(archives: tuple[Path, ...], output: str | None, force: bool, as_json: bool) -> int:
     """Unpack archives: X.brv becomes X beside it, bit for bit what was packed. The archive stays."""
     batch = Batch()
     unpacked: list[Unpacked] = []
@@ -64,7 +64,7 @@ def command(archives: tuple[Path, ...], output: Path | None, force: bool, as_jso
     return batch.code
 
 
-def _target(item: Item, output: Path | None, alone: bool) -> Path:
+def _target(item: Item, output: str | None, alone: bool) -> Path:
     name = item.path.name.removesuffix(SUFFIX)
     target = output_path(item, output, alone, name)
     if target.absolute() == item.path.absolute():

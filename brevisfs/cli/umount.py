@@ -1,0 +1,17 @@
+"""brevisfs umount: the end of a mount."""
+
+from pathlib import Path
+
+import click
+
+from brevisfs import fs
+from brevisfs.errors import ExitCode
+
+
+@click.command()
+@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.option("--lazy", is_flag=True, help="Take the mount away now; it ends when nobody uses it any more.")
+def command(mountpoint: Path, lazy: bool) -> int:
+    """Unmount MOUNTPOINT. Returns when the mount is gone and its store is free."""
+    fs.umount(mountpoint, lazy)
+    return ExitCode.OK
