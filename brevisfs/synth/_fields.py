@@ -25,6 +25,9 @@ from brevisfs.synth._sample import CHUNK, Sample, Words
 WINDOW = 16
 """Bits of a joint histogram."""
 
+ZSTD_BLOCK_BYTES = 24
+"""What a zstd frame costs whatever it holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -40,15 +43,31 @@ class Field:
 
 
 def split(sample: Sample, settings: Settings) -> Choice:
-    """The best literal, Const or Merge of such for the sample's stream."""
-    choices = _field_choices(sample, settings)
-    best: list[tuple[float, list[tuple[Field, Choice]]]] = [(0.0, [])]
-    for high in range(1, sample.bits + 1):
-        paths = ((best[low][0] + choices[low, high - low].rank, low) for low in range(high))
-        rank, low = min(paths)
-        width = high - low
-        best.append((rank, [(Field(low, width), choices[low, width]), *best[low][1]]))
-    return merged(best[-1][1])
+    """The best literal, Const or Merge of such for the sample's stream.
+
+    Coded fields enter the path search with a bound below what they can cost; those on the best path
+    are priced and the search goes on until all of a best path is priced.
+    """
+    prices = _Prices(sample, settings)
+    while True:
+        path = _shortest(sample.bits, prices.ranks)
+        settled = [prices.settle(field) for field in path]
+        if all(settled):
+            return merged([(field, prices.choices[field]) for field in path])
+
+
+def _shortest(bits: int, ranks: list[list[float]]) -> list[Field]:
+    """The cut of a word with the lowest sum of ranks, the most significant field first."""
+    totals, lows = [0.0], [0]
+    for high in range(1, bits + 1):
+        total, low = min((totals[low] + ranks[low][high - low], low) for low in range(high))
+        totals.append(total)
+        lows.append(low)
+    path, high = [], bits
+    while high:
+        path.append(Field(lows[high], high - lows[high]))
+        high = lows[high]
+    return path
 
 
 def merged(parts: list[tuple[Field, Choice]]) -> Choice:
@@ -70,42 +89,67 @@ def fields_of(node: Node, bits: int) -> Iterator[tuple[Field, Node]]:
         yield Field(bits, width), child
 
 
-def _field_choices(sample: Sample, settings: Settings) -> dict[tuple[int, int], Choice]:
-    """The best completion of each field, by low bit and width."""
-    extent = Extent(sample.count, sample.block)
-    choices = _plain_choices(sample, extent, settings)
-    for field, hist in coded_fields(sample, settings.symbol_bits):
-        key = (field.low, field.width)
-        if field.mask & sample.varying:
-            choices[key] = better(choices[key], _literal.complete(hist, field.width, extent, settings))
-    return choices
+class _Prices:
+    """What each field of a word costs: exactly for those in `choices`, at least for the others.
 
+    `ranks[low][width]` are the sizes with tolls that the path search adds up.
+    """
 
-def _plain_choices(sample: Sample, extent: Extent, settings: Settings) -> dict[tuple[int, int], Choice]:
-    """Raw, Const or zstd for each field."""
-    choices: dict[tuple[int, int], Choice] = {}
-    first = int(sample.words[0])
-    chunks = sample.chunks
-    still = bool(len(chunks)) and bool(np.any(chunks != sample.varying))
-    for low in range(sample.bits):
-        for width in range(1, sample.bits - low + 1):
-            field = Field(low, width)
+    def __init__(self, sample: Sample, settings: Settings) -> None:
+        self._sample, self._settings = sample, settings
+        self._extent = Extent(sample.count, sample.block)
+        self._stillness = _stillness(sample)
+        self._hists: dict[Field, Histogram] = {}
+        self.choices: dict[Field, Choice] = {}
+        self.ranks = [[0.0] * (sample.bits - low + 1) for low in range(sample.bits)]
+        for low in range(sample.bits):
+            for width in range(1, sample.bits - low + 1):
+                self.ranks[low][width] = self._plain(Field(low, width)).rank
+        for field, hist in coded_fields(sample, settings.symbol_bits):
             if not field.mask & sample.varying:
-                choices[low, width] = _literal.constant((first & field.mask) >> low)
                 continue
-            choices[low, width] = _literal.raw(width, extent)
-            if still:
-                choices[low, width] = better(choices[low, width], _runs(field, sample, extent, settings))
-    return choices
+            bound = _literal.least(hist, self._extent, settings)
+            if bound < self.ranks[field.low][field.width]:
+                self._hists[field] = hist
+                self.ranks[field.low][field.width] = bound
+
+    def settle(self, field: Field) -> bool:
+        """Prices a field; False if that changed its rank."""
+        if field in self.choices:
+            return True
+        choice = self._plain(field)
+        hist = self._hists.get(field)
+        if hist is not None:
+            choice = better(choice, _literal.complete(hist, field.width, self._extent, self._settings))
+        self.choices[field] = choice
+        bound, self.ranks[field.low][field.width] = self.ranks[field.low][field.width], choice.rank
+        return bound == choice.rank
+
+    def _plain(self, field: Field) -> Choice:
+        """Const, raw or zstd."""
+        if not field.mask & self._sample.varying:
+            return _literal.constant((int(self._sample.words[0]) & field.mask) >> field.low)
+        choice = _literal.raw(field.width, self._extent)
+        if self._stillness:
+            choice = better(choice, self._runs(field))
+        return choice
+
+    def _runs(self, field: Field) -> Choice:
+        """zstd, for a field that does not change for whole chunks: those cost next to nothing."""
+        changing = sum(share for varying, share in self._stillness if varying & field.mask)
+        plain = self._extent.count * field.width / 8
+        still = plain * (1 - changing) / (4 * CHUNK)
+        size = NODE_BYTES + plain * changing + still + self._extent.blocks * ZSTD_BLOCK_BYTES
+        return Choice(Lit(Zstd()), size, self._settings.toll * plain * _literal.ZSTD_NS_PER_BYTE / 8)
 
 
-def _runs(field: Field, sample: Sample, extent: Extent, settings: Settings) -> Choice:
-    """zstd, for a field that does not change for whole chunks: those cost next to nothing."""
-    chunks = sample.chunks
-    changing = np.count_nonzero(chunks & chunks.dtype.type(field.mask)) / len(chunks)
-    plain = extent.count * field.width / 8
-    size = NODE_BYTES + plain * changing + extent.blocks * 24 + plain * (1 - changing) / (4 * CHUNK)
-    return Choice(Lit(Zstd()), size, settings.toll * plain * _literal.ZSTD_NS_PER_BYTE / 8)
+def _stillness(sample: Sample) -> list[tuple[int, float]]:
+    """The sets of bits that vary in a chunk, and the share of chunks with each; [] if all vary alike."""
+    sets, counts = np.unique(sample.chunks, return_counts=True)
+    if len(sets) < 2:
+        return []
+    shares = counts / len(sample.chunks)
+    return list(zip(sets.tolist(), shares.tolist(), strict=True))
 
 
 def coded_fields(sample: Sample, widest: int) -> Iterator[tuple[Field, Histogram]]:

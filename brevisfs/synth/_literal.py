@@ -30,8 +30,7 @@ NODE_BYTES = 6
 STREAMED_WORDS = 16384
 """Words a block from which five streams are worth their lengths."""
 
-# Measured for native kernels: a Huffman lookup yields up to five symbols in about a nanosecond,
-# of which each takes about H + 1 of 11 bits; rANS takes half a nanosecond whatever the entropy.
+# Of native kernels on one core of a 2023 server; what counts is how they stand to each other.
 LOOKUP_NS = 1.0
 RANS_NS = 0.5
 ZSTD_NS_PER_BYTE = 0.5
@@ -88,6 +87,26 @@ def pack(bits: int, low: int, high: int, extent: Extent) -> Choice:
     return Choice(Lit(Pack(width, low)), NODE_BYTES + extent.count * width / 8)
 
 
+def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
+    """A rank that no completion of the words counted goes below, unless raw or packed."""
+    total = int(hist.sum())
+    floor = entropy_bits(hist) * extent.count / total
+    listed = _sparse_ns(1 - int(hist.max()) / total)
+    table = 4 * np.count_nonzero(hist)
+    looked_up = table + settings.toll * extent.count * min(_lookup_ns(floor / extent.count), RANS_NS)
+    return NODE_BYTES + (floor + min(looked_up, settings.toll * extent.count * listed)) / 8
+
+
+def _lookup_ns(entropy: float) -> float:
+    """Time of a word in Huffman codes: a lookup yields up to five words of about `entropy` + 1 bits."""
+    return LOOKUP_NS * min(1.0, max(0.2, (entropy + 1) / 11))
+
+
+def _sparse_ns(share: float) -> float:
+    """Time of a word of which `share` are listed: most of it goes to finding their places."""
+    return SPARSE_NS + 2 * share
+
+
 def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
     """The best literal or Const for words counted in `hist`, one bin a symbol of `bits` bits.
 
@@ -113,8 +132,7 @@ def sparse(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Ch
     base = int(np.argmax(hist))
     share = 1 - int(hist[base]) / int(hist.sum())
     payload = sparse_bytes(share * extent.count, extent.count, bits)
-    # Most of a listed word's time is spent finding its place.
-    toll = settings.toll * extent.count * (SPARSE_NS + 2 * share) / 8
+    toll = settings.toll * extent.count * _sparse_ns(share) / 8
     return Choice(Lit(Sparse(base)), NODE_BYTES + 2 * extent.blocks + payload, toll)
 
 
@@ -126,8 +144,7 @@ def huffman(hist: Histogram, bits: int, extent: Extent, settings: Settings, floo
     payload = huffman_bits(hist, max_length) * scale / 8
     per_block = 2 + (streams - 1) * varint_bytes(extent.block // 4) + streams * 0.6
     size = NODE_BYTES + 3 + huffman_table_bytes(hist) + payload + extent.blocks * per_block
-    lookups = min(1.0, max(0.2, (floor / extent.count + 1) / 11))
-    toll = settings.toll * extent.count * lookups * LOOKUP_NS / 8
+    toll = settings.toll * extent.count * _lookup_ns(floor / extent.count) / 8
     return Choice(Lit(Huffman(streams, max_length)), size, toll)
 
 

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from brevisfs import _native, safetensors
-from brevisfs._native import Buffer
 from brevisfs.archive import Writer
 from brevisfs.errors import BrevisError
 from brevisfs.synth._plan import Plan, synthesize
@@ -186,7 +185,7 @@ def _encode_block(program: _native.Program, index: int, data: bytes) -> _Encoded
     return _Encoded(memoryview(out)[:length], _native.checksum(data), len(data))
 
 
-def _write_all(fd: int, data: Buffer) -> None:
-    done = 0
-    while done < len(data):
-        done += os.write(fd, data[done:] if done else data)
+def _write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(fd, rest) :]

@@ -21,7 +21,7 @@ NARROWEST = 8
 RECURRING = 0.02
 """Share of the words' neighbourhoods that must occur again for trials of every field."""
 
-LOOKED_AT = 1 << 14
+LOOKED_AT = 1 << 13
 
 
 def recurs(sample: Sample) -> bool:
@@ -32,7 +32,8 @@ def recurs(sample: Sample) -> bool:
             mixed = np.zeros(len(piece) - reach + 1, np.uint64)
             for ahead in range(reach):
                 mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + piece[ahead : ahead + len(mixed)]
-            if len(np.unique(mixed)) < (1 - RECURRING) * len(mixed):
+            mixed.sort()
+            if np.count_nonzero(mixed[1:] == mixed[:-1]) > RECURRING * len(mixed):
                 return True
     return False
 
