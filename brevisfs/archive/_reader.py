@@ -4,9 +4,9 @@ Untrusted input: every length is compared with what the format allows and with t
 archive before anything is allocated for it. Archives are read with pread and never mapped, because
 a truncated file under a mapping is a SIGBUS for the whole process.
 
-Buffers are numpy arrays and not memoryviews, for CPython before 3.13 crashes when the garbage
-collector takes apart a reference loop that holds a memoryview, and the traceback of an error that
-is part of such a loop holds these frames.
+Buffers are numpy arrays and not memoryviews: CPython before 3.12.7 crashes (gh-77894) when the
+garbage collector takes apart a reference loop with a memoryview that is in use by something else,
+and an error in such a loop brings these frames into it by its traceback.
 
 Three things are checked at three times. Opening checks the head, the tail and the section table, so
 that any range finds its section. The first touch of a section checks its block entries and its
