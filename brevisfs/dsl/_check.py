@@ -39,6 +39,7 @@ MAX_TABLES = 64
 MIN_SEGMENT = 16
 SEGMENT_END = 1 << 62
 TABLE_ENTRY_BYTES = 8
+HUFFMAN_INDEX_BITS = 11
 
 
 class ProgramError(BrevisError):
@@ -162,7 +163,7 @@ def _check_encoding(encoding: Encoding, bits: int, path: str, budget: Budget) ->
         case Huffman(streams, max_length, tables, segment):
             _require(1 <= streams <= 16, path, f"{streams} streams, not 1 to 16")
             _require(1 <= max_length <= 15, path, f"codes of {max_length} bits, not 1 to 15")
-            _check_tables(tables, segment, max_length, bits, path, budget)
+            _check_tables(tables, segment, max(max_length, HUFFMAN_INDEX_BITS), bits, path, budget)
         case Rans(lanes, prob_bits, tables, segment):
             _require(1 <= lanes <= 64, path, f"{lanes} lanes, not 1 to 64")
             _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
@@ -177,6 +178,7 @@ def _check_tables(tables: int, segment: int, index_bits: int, bits: int, path: s
     if tables == 1:
         _require(segment == 0, path, f"one table, yet segments of {segment} words")
     else:
-        _require(MIN_SEGMENT <= segment < SEGMENT_END, path, f"segments of {segment} words, not 16 to 2^62 - 1")
-    budget.tables += tables * TABLE_ENTRY_BYTES << index_bits
+        in_range = MIN_SEGMENT <= segment < SEGMENT_END
+        _require(in_range, path, f"segments of {segment} words, not 16 to 2^62 - 1")
+    budget.tables += tables * TABLE_ENTRY_BYTES * ((1 << index_bits) + (1 << bits))
     _require(budget.tables <= MAX_TABLE_BYTES, path, f"decode tables above {MAX_TABLE_BYTES} bytes in all")

@@ -46,9 +46,10 @@ RAW = Lit(Raw())
         (Merge((1, 63), (RAW, RAW)), 64, 4),
         (Merge((1,) * 64, (RAW,) * 64), 64, 4),
         (Lit(Pack(0, 255)), 8, 1),
-        (Lit(Huffman(16, 15, 64, 16)), 16, 100),
+        (Lit(Huffman(16, 15, 21, 16)), 16, 100),
         (Lit(Huffman(1, 1)), 1, 100),
-        (Lit(Rans(64, 14, 64, 1000)), 16, 100),
+        (Lit(Rans(64, 14, 25, 1000)), 16, 100),
+        (Lit(Huffman(16, 11, 64, 16)), 8, 100),
         (Lit(Zstd()), 64, 1),
         (Lit(Sparse(3)), 2, 1),
         (Concat((1,) * 127, (RAW,) * 127), 8, 127),
@@ -148,10 +149,13 @@ def test_periods_share_one_limit() -> None:
 
 
 def test_tables_share_one_limit() -> None:
-    full = Lit(Huffman(1, 15, 63, 16))
-    check(Merge((8, 8), (full, Lit(Rans(1, 12)))), 16, 8)
-    with pytest.raises(ProgramError, match=r"^root\.merge\[1\]\.lit: decode tables above"):
-        check(Merge((8, 8), (full, Lit(Rans(1, 14, 3, 16)))), 16, 8)
+    wide, small = Lit(Huffman(1, 15, 21, 16)), Lit(Huffman(1, 1))
+    check(Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 15 + (RAW,)))), 16, 16)
+    with pytest.raises(ProgramError, match=r"^root\.concat\[1\]\.merge\[15\]\.lit: decode tables above"):
+        check(Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 16))), 16, 16)
+    check(Lit(Rans(1, 8, 31, 16)), 16, 16)
+    with pytest.raises(ProgramError, match=r"^root\.lit: decode tables above"):
+        check(Lit(Rans(1, 8, 32, 16)), 16, 16)
 
 
 def test_walk_is_in_prefix_order_with_types() -> None:
