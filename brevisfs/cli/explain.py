@@ -144,8 +144,7 @@ def _lines(one: Explained) -> Iterator[str]:
     if one.stored is not None and one.block_bytes is not None:
         part = percent(one.stored, one.original)
         yield f"  stored    {one.original} → {one.stored} bytes ({part}), at byte {one.record} of the archive"
-        yield (
-            f"            program {one.program_bytes}, shared parts {one.shared_bytes}, "
-            f"{len(one.block_bytes)} × {one.block} words {sum(one.block_bytes)}"
-        )
+        blocks = sum(one.block_bytes)
+        parts = f"program {one.program_bytes}, shared parts {one.shared_bytes}, blocks {blocks}"
+        yield f"            {parts} ({len(one.block_bytes)} of {one.block} words)"
     yield f"  program   {one.program}" if one.fault is None else f"  unreadable: {one.fault}"
