@@ -11,8 +11,12 @@ COMMAND = str(Path(sys.executable).with_name("brevisfs"))
 
 @contextmanager
 def mounted(store: Path, mountpoint: Path) -> Iterator[Path]:
-    """Mounts, and unmounts whatever happens; raises CalledProcessError where one of the two fails."""
-    subprocess.run([COMMAND, "mount", str(store), str(mountpoint)], check=True)
+    """Mounts, and unmounts whatever happens; raises CalledProcessError where one of the two fails.
+
+    The log is a file beside the mountpoint.
+    """
+    log = mountpoint.with_name(f"{mountpoint.name}.log")
+    subprocess.run([COMMAND, "mount", str(store), str(mountpoint), "--log", str(log)], check=True)
     try:
         yield mountpoint
     except BaseException:
