@@ -1,6 +1,7 @@
 """Names and attributes."""
 
 import os
+import stat
 from collections.abc import Sequence
 
 from pyfuse3 import EntryAttributes, RequestContext, StatvfsData
@@ -27,7 +28,7 @@ def attributes(inode: Inode, status: os.stat_result, size: int) -> EntryAttribut
     entry.st_size = size
     entry.st_blksize = status.st_blksize
     # Archivers take a file without blocks for one without bytes.
-    entry.st_blocks = max(status.st_blocks, 1 if size else 0)
+    entry.st_blocks = status.st_blocks or int(stat.S_ISREG(status.st_mode) and size > 0)
     entry.st_atime_ns = status.st_atime_ns
     entry.st_mtime_ns = status.st_mtime_ns
     entry.st_ctime_ns = status.st_ctime_ns

@@ -89,12 +89,19 @@ class ExtentCache:
         """All bytes of [offset, offset + size) that are before the file's end.
 
         The view is good until the calling task waits for anything; what it shows is overwritten then.
-        `size` is at most LARGEST_REQUEST. Raises FUSEError EIO if a block that the range touches is damaged.
+        Raises FUSEError EIO if a block that the range touches is damaged.
         """
-        assert backing.reader is not None and 0 <= size <= LARGEST_REQUEST
+        assert backing.reader is not None
         end = min(offset + size, backing.reader.size)
         if offset >= end:
             return memoryview(b"")
+        if end - offset > LARGEST_REQUEST:
+            parts = range(offset, end, LARGEST_REQUEST)
+            return memoryview(
+                b"".join(
+                    [bytes(await self.read(backing, lo, min(LARGEST_REQUEST, end - lo))) for lo in parts]
+                )
+            )
         found = self._find(backing, offset, end)
         if found is not None:
             return self._assemble(found, offset, end)

@@ -14,7 +14,7 @@ import trio
 
 from brevisfs.archive import Reader
 from brevisfs.fs._backing import Backings
-from brevisfs.fs._cache import LARGEST_REQUEST, ExtentCache
+from brevisfs.fs._cache import ExtentCache
 from brevisfs.fs._checks import check_fuse, check_mountpoint, may_allow_others
 from brevisfs.fs._errors import MountFailed
 from brevisfs.fs._log import log_to
@@ -47,7 +47,7 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         if lock is not None:
             held.callback(os.close, lock)
         _raise_descriptor_limit()
-        trio.run(_serve, backing, real, options, answering, strict_exception_groups=False)
+        trio.run(_serve, backing, real, options, answering)
 
 
 async def _serve(
@@ -61,15 +61,27 @@ async def _serve(
                 await nursery.start(_end_on_signal)
                 async with trio.open_nursery() as session:
                     session.start_soon(pyfuse3.main)
-                    # Comes back only when the mount answers.
-                    status = await trio.to_thread.run_sync(os.stat, mountpoint)
-                    tune(status.st_dev)
-                    answering()
-                    notify("READY=1")
+                    failure = await _first_answer(mountpoint)
+                    if failure is None:
+                        answering()
+                        notify("READY=1")
                 notify("STOPPING=1")
                 nursery.cancel_scope.cancel()
     finally:
         cache.close()
+    if failure is not None:
+        raise MountFailed(f"{mountpoint} is mounted but does not answer: {failure.strerror}")
+
+
+async def _first_answer(mountpoint: Path) -> OSError | None:
+    """Waits until the mount answers and tunes it; what came instead if it never will."""
+    try:
+        status = await trio.to_thread.run_sync(os.stat, mountpoint)
+    except OSError as error:
+        pyfuse3.terminate()
+        return error
+    tune(status.st_dev)
+    return None
 
 
 async def _end_on_signal(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -84,7 +96,6 @@ def _mounted(operations: Operations, mountpoint: Path) -> Iterator[None]:
     options = {
         "default_permissions",
         "fsname=brevisfs",
-        f"max_read={LARGEST_REQUEST}",
         "ro",
         "subtype=brevisfs",
     }

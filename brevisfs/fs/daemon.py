@@ -9,9 +9,11 @@ import json
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from brevisfs.errors import BrevisError, ExitCode
+from brevisfs.fs._errors import MountFailed
 from brevisfs.fs._log import log_to
 from brevisfs.fs._options import MountOptions
 from brevisfs.fs._serve import serve
@@ -24,15 +26,16 @@ def main(store: str, mountpoint: str, options: str, pipe: str) -> None:
     os.chdir("/")
 
     def tell(failure: dict[str, str] | None) -> None:
-        os.write(answer, json.dumps(failure).encode())
-        os.close(answer)
+        with suppress(OSError):  # a starter that has gone needs no answer
+            os.write(answer, json.dumps(failure).encode())
 
     def answering() -> None:
-        # Whoever reads the starter's stderr to its end must not wait for the daemon.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
         tell(None)
+        # Whoever reads the starter's stderr to its end, or the pipe, must not wait for the daemon.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (2, answer):
+            os.dup2(nowhere, descriptor, inheritable=False)
+        os.close(nowhere)
 
     try:
         chosen = _from_json(options)
@@ -41,8 +44,9 @@ def main(store: str, mountpoint: str, options: str, pipe: str) -> None:
     except BrevisError as error:
         tell({"error": type(error).__name__, "message": str(error)})
         sys.exit(error.exit_code)
-    except Exception:
+    except Exception as error:
         logging.getLogger("brevisfs.fs").exception("the daemon of %s ends", mountpoint)
+        tell({"error": MountFailed.__name__, "message": f"{store} cannot be mounted: {error}"})
         sys.exit(ExitCode.FAILED)
 
 

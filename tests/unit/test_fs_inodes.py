@@ -1,0 +1,134 @@
+"""Inode numbers: one file, one number, for as long as the mount lives."""
+
+import errno
+import os
+from pathlib import Path
+
+import pyfuse3
+import pytest
+from pyfuse3 import FUSEError
+
+from brevisfs.fs._backing import Backing
+from brevisfs.fs._inodes import Inode, Inodes, key_of
+from brevisfs.store import Entry, Identity, Kind
+
+
+def entry(path: Path, kind: Kind = Kind.RAW) -> Entry:
+    status = path.lstat()
+    return Entry(os.fsencode(path.name), os.fsencode(path.name), kind, status.st_size, status)
+
+
+@pytest.fixture
+def inodes(tmp_path: Path) -> Inodes:
+    top = entry(tmp_path)
+    return Inodes(Inode(pyfuse3.ROOT_INODE, None, b"", key_of(top), top.identity, is_folder=True))
+
+
+def known(inodes: Inodes, path: Path, kind: Kind = Kind.RAW) -> Inode:
+    inode = inodes.assign(inodes.root, entry(path, kind))
+    inode.lookups += 1
+    return inode
+
+
+def write(path: Path, text: str = "x") -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_one_file_one_number(inodes: Inodes, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a"), write(tmp_path / "b")
+    first = known(inodes, a)
+    assert known(inodes, a) is first
+    assert first.lookups == 2
+    assert len({first.number, known(inodes, b).number, pyfuse3.ROOT_INODE}) == 3
+
+
+def test_links_of_one_file_are_one_inode(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    os.link(a, tmp_path / "b")
+    assert known(inodes, a) is known(inodes, tmp_path / "b")
+
+
+def test_raw_and_archive_are_two(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    assert known(inodes, a, Kind.RAW).number != known(inodes, a, Kind.ARCHIVE).number
+
+
+def test_a_replacement_gets_a_number_of_its_own(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    numbers = {known(inodes, a).number}
+    for _ in range(20):
+        write(tmp_path / "new").rename(a)
+        numbers.add(known(inodes, a).number)
+    assert len(numbers) == 21
+
+
+def test_the_same_backing_inode_in_another_state_is_another_file(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    old = known(inodes, a)
+    os.utime(a, ns=(5, 5))
+    new = known(inodes, a)
+    assert new.number != old.number
+    assert not old.is_meant_by(entry(a))
+
+
+def test_while_it_is_open_it_is_the_same_file(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    inode = known(inodes, a)
+    inode.open.append(Backing("a", Kind.RAW, Identity.of(a.stat()), -1))
+    os.utime(a, ns=(5, 5))
+    assert known(inodes, a) is inode
+    write(tmp_path / "new").rename(a)
+    assert known(inodes, a) is not inode
+
+
+def test_a_folder_that_changes_is_the_same(inodes: Inodes, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    inode = known(inodes, folder)
+    write(folder / "x")
+    assert known(inodes, folder) is inode
+
+
+def test_forgotten_is_gone_and_found_again_is_the_same_number(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    inode = known(inodes, a)
+    known(inodes, a)
+    inodes.forget([(inode.number, 1)])
+    assert inodes[inode.number] is inode
+    inodes.forget([(inode.number, 1), (pyfuse3.ROOT_INODE, 7), (999, 1)])
+    with pytest.raises(FUSEError) as caught:
+        inodes[inode.number]
+    assert caught.value.errno == errno.ESTALE
+    assert len(inodes) == 1
+    again = known(inodes, a)
+    assert (again.number, again.lookups) == (inode.number, 1)
+
+
+def test_forgotten_and_replaced_is_a_new_number(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    inode = known(inodes, a)
+    inodes.forget([(inode.number, 1)])
+    os.utime(a, ns=(5, 5))
+    assert known(inodes, a).number > inode.number
+
+
+def test_the_trail_follows_a_moved_folder(inodes: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    a = known(inodes, tmp_path / "a")
+    b = inodes.assign(a, entry(tmp_path / "a/b"))
+    x = inodes.assign(b, entry(write(tmp_path / "a/b/x")))
+    assert [step.name for step in b.trail()] == [b"a", b"b"]
+    assert x.place() == (b.trail(), b"x")
+    (tmp_path / "a/b").rename(tmp_path / "c")
+    assert known(inodes, tmp_path / "c") is b
+    assert [step.name for step in x.place()[0]] == [b"c"]
+
+
+def test_a_loop_of_folders_is_stale(inodes: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    a = known(inodes, tmp_path / "a")
+    b = inodes.assign(a, entry(tmp_path / "a/b"))
+    a.parent = b
+    with pytest.raises(FUSEError):
+        b.trail()

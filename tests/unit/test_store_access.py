@@ -1,0 +1,182 @@
+"""What a store shows, and that nothing leads out of it."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brevisfs.store import Entry, Kind, Step, Store, StoreNotFound
+from tests.stores import add_archive, flip, noise
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[Store]:
+    with Store(root) as store:
+        yield store
+
+
+def find(store: Store, name: bytes) -> Entry:
+    with store.folder([]) as folder:
+        return store.find(folder, name)
+
+
+def shown(store: Store) -> dict[bytes, Entry]:
+    with store.folder([]) as folder:
+        return {entry.name: entry for entry in store.entries(folder)}
+
+
+def step(path: Path) -> Step:
+    status = path.stat()
+    return Step(os.fsencode(path.name), status.st_dev, status.st_ino)
+
+
+def test_an_archive_has_the_name_and_size_of_its_original(store: Store, root: Path) -> None:
+    add_archive(root / "m.safetensors.brv", [noise(1000), noise(70_000)])
+    entry = find(store, b"m.safetensors")
+    assert (entry.kind, entry.file, entry.size) == (Kind.ARCHIVE, b"m.safetensors.brv", 71_000)
+    assert entry.status.st_size == (root / "m.safetensors.brv").stat().st_size
+    with pytest.raises(FileNotFoundError):
+        find(store, b"m.safetensors.brv")
+    assert shown(store) == {b"m.safetensors": entry}
+
+
+def test_what_find_and_entries_show_is_the_same(store: Store, root: Path) -> None:
+    archive = add_archive(root / "a.brv", [noise(10)])
+    for name in ("a", "b.brv", "c", "c.brv", "c.brv+", ".brevisfs.brv", "x.brv.brv", ".brv"):
+        (root / name).write_bytes((root / "a.brv").read_bytes())
+    (root / "text.brv").write_text("no archive")
+    (root / "folder.brv").mkdir()
+    (root / "link.brv").symlink_to("a.brv")
+    (root / ".brevisfs").mkdir()
+    entries = shown(store)
+    assert {name: (entry.file, entry.kind) for name, entry in entries.items()} == {
+        b"a": (b"a", Kind.RAW),
+        b"b": (b"b.brv", Kind.ARCHIVE),
+        b"c": (b"c.brv+", Kind.ARCHIVE),
+        b"x.brv": (b"x.brv.brv", Kind.ARCHIVE),
+        b".brv": (b".brv", Kind.RAW),
+        b"text.brv": (b"text.brv", Kind.RAW),
+        b"folder.brv": (b"folder.brv", Kind.RAW),
+        b"link.brv": (b"link.brv", Kind.RAW),
+    }
+    assert entries[b"b"].size == len(archive)
+    for name, entry in entries.items():
+        assert find(store, name) == entry
+    for hidden in (b".brevisfs", b"b.brv", b"c.brv", b"c.brv+", b"x", b"nothing"):
+        with pytest.raises(FileNotFoundError):
+            find(store, hidden)
+
+
+def test_a_name_too_long_for_a_suffix_is_found(store: Store, root: Path) -> None:
+    (root / ("n" * 255)).write_text("x")
+    assert find(store, b"n" * 255).size == 1
+
+
+@pytest.mark.parametrize(("damaged", "size"), [([0], 50), ([-1], 50), ([40], 50), ([40, -100], 0)])
+def test_the_length_comes_from_head_or_tail(store: Store, root: Path, damaged: list[int], size: int) -> None:
+    path = root / "x.brv"
+    add_archive(path, [noise(50)])
+    for offset in damaged:
+        flip(path, offset)
+    assert (find(store, b"x").kind, find(store, b"x").size) == (Kind.ARCHIVE, size)
+
+
+def test_without_both_magics_it_is_a_plain_file(store: Store, root: Path) -> None:
+    path = root / "x.brv"
+    add_archive(path, [noise(50)])
+    flip(path, 0)
+    flip(path, -1)
+    assert find(store, b"x.brv").size == path.stat().st_size
+
+
+def test_a_head_is_read_once(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_archive(root / "x.brv", [noise(50)])
+    shown(store)
+
+    def unexpected(fd: int) -> bool:
+        raise AssertionError("read again")
+
+    monkeypatch.setattr("brevisfs.store._store.is_archive", unexpected)
+    assert find(store, b"x").size == 50
+    os.utime(root / "x.brv", ns=(1, 1))
+    with pytest.raises(AssertionError):
+        find(store, b"x")
+
+
+def test_no_symlink_is_followed(store: Store, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (root / "way").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    assert stat.S_ISLNK(find(store, b"way").status.st_mode)
+    with pytest.raises(NotADirectoryError), store.folder([step(root / "way")]):
+        pass
+    entry = find(store, b"file")
+    with store.folder([]) as folder, pytest.raises(OSError) as caught:
+        store.open(folder, entry)
+    assert caught.value.errno == errno.ELOOP
+
+
+def test_a_replaced_folder_is_stale(store: Store, root: Path) -> None:
+    (root / "a").mkdir()
+    (root / "a/b").mkdir()
+    trail = [step(root / "a"), step(root / "a/b")]
+    with store.folder(trail) as folder:
+        assert os.path.samestat(os.fstat(folder), (root / "a/b").stat())
+    (root / "a").rename(root / "old")
+    (root / "a").mkdir()
+    (root / "old/b").rename(root / "a/b")
+    with pytest.raises(OSError) as caught, store.folder(trail):
+        pass
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_a_replaced_file_is_stale(store: Store, root: Path) -> None:
+    (root / "x").write_text("old")
+    entry = find(store, b"x")
+    (root / "new").write_text("new")
+    (root / "new").rename(root / "x")
+    with store.folder([]) as folder, pytest.raises(OSError) as caught:
+        store.open(folder, entry)
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_a_pipe_does_not_block(store: Store, root: Path) -> None:
+    os.mkfifo(root / "pipe.brv")
+    assert stat.S_ISFIFO(find(store, b"pipe.brv").status.st_mode)
+
+
+def test_names_need_not_be_text(store: Store, root: Path) -> None:
+    name = b"m\xff\xfe\n.safetensors"
+    add_archive(root / os.fsdecode(name + b".brv"), [noise(9)])
+    assert find(store, name).size == 9
+    assert set(shown(store)) == {name}
+
+
+def test_no_descriptor_is_left(store: Store, root: Path) -> None:
+    add_archive(root / "x.brv", [noise(50)])
+    before = os.listdir("/proc/self/fd")
+    shown(store)
+    find(store, b"x")
+    with pytest.raises(OSError), store.folder([Step(b"x.brv", 0, 0)]):
+        pass
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("what", ["nothing", "file"])
+def test_no_store(tmp_path: Path, what: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreNotFound) as caught:
+        Store(tmp_path / what)
+    assert str(tmp_path / what) in str(caught.value)
