@@ -49,10 +49,12 @@ def check_mountpoint(mountpoint: Path, store: Path) -> Path:
         raise MountpointUnusable(f"{mountpoint}: there is no such folder; make it first") from None
     except OSError as error:
         raise MountpointUnusable(f"{mountpoint} cannot be a mountpoint: {error.strerror}") from None
+    if _lies_in(real, store) or _lies_in(store, real):
+        raise MountpointUnusable(
+            f"the store {store} and the mountpoint {mountpoint} lie in each other; mount elsewhere"
+        )
     if names:
         raise MountpointUnusable(f"{mountpoint} is not empty; mount on an empty folder")
-    if _lies_in(real, store) or _lies_in(store, real):
-        raise MountpointUnusable(f"the store {store} and the mountpoint {mountpoint} lie in each other")
     return real
 
 
