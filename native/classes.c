@@ -11,27 +11,71 @@ size_t sliced_size(size_t m, unsigned w)
     return n;
 }
 
-int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
-                 const uint8_t **classes)
+static void make_map(const node *nd, uint64_t lo, size_t m, const uint8_t *classes, class_map *map)
 {
-    const size_t n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
-    const unsigned w = bits_for(nd->tables);
-    const size_t bytes = sliced_size(n, w);
-    if (left(item) < bytes) return BRV_PAYLOAD;
-    uint8_t *a = scratch_take(s, n);
-    k->unpack(item->p, n, w, 1, a);
-    for (size_t i = 0; i < n; i++)
-        if (a[i] >= nd->tables) return BRV_PAYLOAD;
-    item->p += bytes;
-    *classes = a;
+    *map = (class_map){.classes = classes, .n = 1, .first = m, .words = m};
+    if (!classes) {
+        map->count[0] = m;
+        return;
+    }
+    const uint64_t to_end = nd->segment - lo % nd->segment; /* of the segment that word lo lies in */
+    map->n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
+    map->first = to_end < m ? (size_t)to_end : m;
+    map->segment = nd->segment < m ? (size_t)nd->segment : m;
+    size_t left_over = m;
+    for (size_t i = 0, n = map->first; i < map->n; i++) {
+        map->count[classes[i]] += n;
+        left_over -= n;
+        n = map->segment < left_over ? map->segment : left_over;
+    }
+}
+
+int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
+                 class_map *map)
+{
+    uint8_t *a = NULL;
+    if (nd->tables > 1) {
+        const size_t n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
+        const unsigned w = bits_for(nd->tables);
+        const size_t bytes = sliced_size(n, w);
+        if (left(item) < bytes) return BRV_PAYLOAD;
+        a = scratch_take(s, n);
+        k->unpack(item->p, n, w, 1, a);
+        for (size_t i = 0; i < n; i++)
+            if (a[i] >= nd->tables) return BRV_PAYLOAD;
+        item->p += bytes;
+    }
+    make_map(nd, lo, m, a, map);
     return 0;
 }
 
-size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out)
+size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map)
 {
-    const uint64_t first = lo / nd->segment;
-    const size_t n = (size_t)((lo + m - 1) / nd->segment - first + 1);
-    const unsigned w = bits_for(nd->tables);
-    k->pack(nd->classes + first, n, w, 1, out);
-    return sliced_size(n, w);
+    const uint8_t *a = nd->tables > 1 ? nd->classes + lo / nd->segment : NULL;
+    make_map(nd, lo, m, a, map);
+    if (!a) return 0;
+    k->pack(a, map->n, bits_for(nd->tables), 1, out);
+    return sliced_size(map->n, bits_for(nd->tables));
+}
+
+/* Walk the segments: f(place in class order, place in the range, words). */
+#define WALK(MOVE)                                                             \
+    size_t at[MAX_TABLES], done = 0;                                           \
+    for (size_t c = 0, sum = 0; c < MAX_TABLES; sum += map->count[c++]) at[c] = sum; \
+    for (size_t i = 0, n = map->first; i < map->n; i++) {                      \
+        size_t *to = &at[map->classes[i]];                                     \
+        MOVE;                                                                  \
+        *to += n;                                                              \
+        done += n;                                                             \
+        n = map->segment < map->words - done ? map->segment : map->words - done; \
+    }
+
+void class_order(const class_map *map, const void *words, void *ordered, size_t c8)
+{
+    WALK(memcpy((uint8_t *)ordered + *to * c8, (const uint8_t *)words + done * c8, n * c8))
+}
+
+void class_restore(const class_map *map, const void *ordered, void *words, size_t c8)
+{
+    WALK(memcpy((uint8_t *)words + done * c8, (const uint8_t *)ordered + *to * c8, n * c8))
 }

@@ -97,7 +97,7 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
     int rc;
     if (nd->tables > 1 && (!nd->classes || nd->n_classes < (lo + m - 1) / nd->segment + 1))
         return fail(e->st, BRV_ARGUMENT, (int)i, "the classes of the segments are not set");
-    if (nd->enc == ENC_HUFFMAN) rc = huff_encode(nd, k, words, lo, m, item, cap, &len);
+    if (nd->enc == ENC_HUFFMAN) rc = huff_encode(nd, k, words, lo, m, item, cap, &len, e->s);
     else if (nd->enc == ENC_RANS) rc = rans_encode(nd, k, words, lo, m, item, cap, &len, e->s);
     else if (nd->enc == ENC_ZSTD) rc = zstd_encode(e, i, words, m, item, cap, &len);
     else rc = sparse_encode(e, i, words, m, item, cap, &len);
@@ -319,6 +319,21 @@ int brv_words(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_
     return 0;
 }
 
+/* Four counts a symbol, so that a repeated symbol does not wait for its own store. */
+static void count_bytes(const uint8_t *a, size_t m, size_t n, uint64_t *hist)
+{
+    if (m < 1024) {
+        for (size_t i = 0; i < m; i++) hist[a[i]]++;
+        return;
+    }
+    uint32_t part[4][256] = {{0}};
+    size_t i = 0;
+    for (; i + 4 <= m; i += 4)
+        for (unsigned j = 0; j < 4; j++) part[j][a[i + j]]++;
+    for (; i < m; i++) part[0][a[i]]++;
+    for (size_t s = 0; s < n; s++) hist[s] += (uint64_t)part[0][s] + part[1][s] + part[2][s] + part[3][s];
+}
+
 int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len, uint32_t i,
                   uint64_t *hist, const uint8_t *classes, size_t n_classes, brv_status *st)
 {
@@ -330,9 +345,18 @@ int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const ui
     const size_t n = (size_t)1 << nd->bits;
     if (classes && n_classes <= (e.found_lo + e.n_found - 1) / nd->segment)
         return fail(st, BRV_ARGUMENT, (int)i, "too few classes");
-    for (size_t j = 0; j < e.n_found; j++) {
-        const uint64_t w = load_word(e.found, nd->container, j);
-        hist[(classes ? classes[(e.found_lo + j) / nd->segment] * n : 0) + w]++;
+    for (size_t j = 0; j < e.n_found;) {
+        size_t stop = e.n_found;
+        uint64_t *row = hist;
+        if (classes) {
+            const uint64_t seg = (e.found_lo + j) / nd->segment, end = (seg + 1) * nd->segment - e.found_lo;
+            row += classes[seg] * n;
+            if (end < stop) stop = (size_t)end;
+        }
+        if (nd->container == 1) count_bytes((const uint8_t *)e.found + j, stop - j, n, row);
+        else
+            for (size_t k = j; k < stop; k++) row[((const w16 *)e.found)[k]]++;
+        j = stop;
     }
     return 0;
 }

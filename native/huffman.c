@@ -165,7 +165,7 @@ static int assign_codes(huff_table *t, size_t n)
     }
     if (used == 1 ? per[1] != 1 : kraft != (uint64_t)1 << MAX_CODE) return BRV_TABLE;
     for (size_t i = 0; i < n; i++)
-        if (t->len[i]) t->code[i] = (uint16_t)next[t->len[i]]++;
+        if (t->len[i]) t->encode[i] = (uint32_t)t->len[i] << 16 | next[t->len[i]]++;
     t->bits = longest;
     return 0;
 }
@@ -176,7 +176,7 @@ static void fill_single(const huff_table *t, size_t n, unsigned bits, uint32_t *
     for (size_t i = 0; i < n; i++)
         if (t->len[i]) {
             unsigned pad = bits - t->len[i];
-            uint32_t e = (uint32_t)i << 8 | t->len[i], at = (uint32_t)t->code[i] << pad;
+            uint32_t e = (uint32_t)i << 8 | t->len[i], at = (t->encode[i] & 0xffff) << pad;
             for (uint32_t j = 0; j < (uint32_t)1 << pad; j++) single[at + j] = e;
             used++;
         }
@@ -200,7 +200,7 @@ static void fill_multi(const uint32_t *single, unsigned bits, uint64_t *multi)
     }
 }
 
-static int build(node *nd, huff_table *t, size_t n, size_t *memory)
+static int build(const node *nd, huff_table *t, size_t n)
 {
     int rc = assign_codes(t, n);
     if (rc) return rc;
@@ -208,9 +208,7 @@ static int build(node *nd, huff_table *t, size_t n, size_t *memory)
         unsigned want = nd->count < 4096 ? 8 : 11;
         if (t->bits < want) t->bits = want;
     }
-    size_t entries = (size_t)1 << t->bits;
-    *memory += entries * (nd->bits <= 8 ? 8 : 4);
-    if (*memory > MAX_PREPARED) return BRV_LIMIT;
+    const size_t entries = (size_t)1 << t->bits;
     uint32_t *single = malloc(entries * sizeof *single);
     if (!single) return BRV_NO_MEMORY;
     fill_single(t, n, t->bits, single);
@@ -224,27 +222,23 @@ static int build(node *nd, huff_table *t, size_t n, size_t *memory)
     return t->multi ? 0 : BRV_NO_MEMORY;
 }
 
-int huff_load(node *nd, cursor *c, size_t *memory)
+int huff_load(node *nd, cursor *c)
 {
     const size_t n = (size_t)1 << nd->bits;
-    *memory += nd->tables * (n * 3 + sizeof(huff_table));
-    if (*memory > MAX_PREPARED) return BRV_LIMIT;
     nd->huff = calloc(nd->tables, sizeof *nd->huff);
     if (!nd->huff) return BRV_NO_MEMORY;
     nibble_reader r = {c->p, left(c), 0};
     for (uint32_t i = 0; i < nd->tables; i++) {
         huff_table *t = &nd->huff[i];
         t->len = calloc(n, 1);
-        t->code = calloc(n, sizeof *t->code);
-        if (!t->len || !t->code) return BRV_NO_MEMORY;
+        t->encode = calloc(n, sizeof *t->encode);
+        if (!t->len || !t->encode) return BRV_NO_MEMORY;
         int rc = read_lengths(&r, n, nd->max_len, t->len);
-        if (!rc) rc = build(nd, t, n, memory);
+        if (!rc) rc = build(nd, t, n);
         if (rc) return rc;
     }
     if (r.at & 1 && get_nibble(&r) != 0) return BRV_TABLE;
-    if (r.at != r.n * 2) return BRV_TRAILING;
-    c->p = c->end;
-    return 0;
+    return r.at == r.n * 2 ? 0 : BRV_TRAILING;
 }
 
 void huff_free(node *nd)
@@ -254,146 +248,180 @@ void huff_free(node *nd)
         free(nd->huff[i].multi);
         free(nd->huff[i].single);
         free(nd->huff[i].len);
-        free(nd->huff[i].code);
+        free(nd->huff[i].encode);
     }
     free(nd->huff);
 }
 
 /* ---- literals ------------------------------------------------------------------------------ */
 
-/* Where stream j's words begin. */
+/* Where stream j's words of a class of m words begin. */
 static size_t deal(size_t m, unsigned streams, unsigned j)
 {
-    size_t q = (m + streams - 1) / streams;
-    q = ((q + 255) & ~(size_t)255) * j;
+    const size_t q = (m + streams - 1) / streams * j;
     return q < m ? q : m;
 }
 
-/* Decode words at from..to-1 of the range from one stream whose `bit` lowest bits are still to be
- * taken, all with one table; any alphabet. Returns the bits left, SIZE_MAX on damage. */
-static size_t run_decode(const huff_table *t, unsigned container, const uint8_t *start, size_t have, size_t bit,
-                         void *out, size_t from, size_t to)
+/* The m words of one class for alphabets above 8 bits, one word a look-up. */
+static int decode_wide(const huff_table *t, huff_stream *st, unsigned streams, w16 *out, size_t m)
 {
     const unsigned tb = t->bits;
-    for (size_t i = from; i < to; i++) {
-        size_t lowbit = bit > tb ? bit - tb : 0, byte = lowbit >> 3;
-        uint64_t v = 0;
-        if (byte + 8 <= have) v = load64(start + byte);
-        else if (byte < have) memcpy(&v, start + byte, have - byte);
-        v >>= lowbit & 7;
-        unsigned take = (unsigned)(bit - lowbit), sym, n;
-        size_t idx = (size_t)(v & mask_of(take)) << (tb - take);
-        if (t->multi) {
-            sym = (unsigned)(t->multi[idx] >> 16) & 0xff;
-            n = t->len[sym];
-        } else {
-            sym = t->single[idx] >> 8;
-            n = t->single[idx] & 0xff;
+    for (unsigned j = 0; j < streams; j++) {
+        huff_stream *s = &st[j];
+        const size_t have = (size_t)(s->end - s->start);
+        for (size_t i = deal(m, streams, j), to = deal(m, streams, j + 1); i < to; i++) {
+            const size_t lowbit = s->bit > tb ? s->bit - tb : 0, byte = lowbit >> 3;
+            uint64_t v = 0;
+            if (byte + 8 <= have) v = load64(s->start + byte);
+            else if (byte < have) memcpy(&v, s->start + byte, have - byte);
+            const unsigned take = (unsigned)(s->bit - lowbit); /* fewer than tb only at the very end */
+            const uint32_t e = t->single[((v >> (lowbit & 7)) & mask_of(take)) << (tb - take)];
+            if ((e & 0xff) > s->bit) return BRV_PAYLOAD;
+            out[i] = (uint16_t)(e >> 8);
+            s->bit -= e & 0xff;
         }
-        if (n > bit) return SIZE_MAX;
-        store_word(out, container, i, sym);
-        bit -= n;
     }
-    return bit;
+    return 0;
+}
+
+static int open_streams(const node *nd, cursor *item, huff_stream *st)
+{
+    uint64_t len[MAX_STREAMS];
+    for (unsigned j = 0; j + 1 < nd->streams; j++)
+        if (get_varint(item, &len[j])) return BRV_PAYLOAD;
+    for (unsigned j = 0; j < nd->streams; j++) {
+        if (j + 1 == nd->streams) len[j] = left(item);
+        if (len[j] > left(item)) return BRV_PAYLOAD;
+        st[j] = (huff_stream){.start = item->p, .end = item->p + len[j]};
+        item->p += len[j];
+        if (!len[j]) continue;
+        if (st[j].end[-1] == 0) return BRV_PAYLOAD;
+        st[j].bit = (size_t)len[j] * 8 - 1 - (size_t)(__builtin_clz(st[j].end[-1]) - 24);
+    }
+    return 0;
+}
+
+/* A stream has bytes if and only if it has words. */
+static bool right_streams_empty(const node *nd, const class_map *map, const huff_stream *st)
+{
+    for (unsigned j = 0; j < nd->streams; j++) {
+        bool words = false;
+        for (uint32_t c = 0; c < nd->tables; c++)
+            words |= deal(map->count[c], nd->streams, j) < map->count[c];
+        if (words != (st[j].start < st[j].end)) return false;
+    }
+    return true;
 }
 
 int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
 {
-    const uint8_t *floor = item.p, *classes = NULL;
+    const uint8_t *floor = item.p;
     const size_t mark = s->used;
-    if (nd->tables > 1) {
-        int rc = classes_read(nd, k, &item, lo, m, s, &classes);
-        if (rc) return rc;
-    }
+    class_map map;
     huff_stream st[MAX_STREAMS];
-    uint64_t len[MAX_STREAMS];
-    for (unsigned j = 0; j + 1 < nd->streams; j++)
-        if (get_varint(&item, &len[j])) return BRV_PAYLOAD;
-    for (unsigned j = 0; j < nd->streams; j++) {
-        if (j + 1 == nd->streams) len[j] = left(&item);
-        if (len[j] > left(&item)) return BRV_PAYLOAD;
-        st[j].start = item.p;
-        st[j].end = item.p += len[j];
-        st[j].words = deal(m, nd->streams, j + 1) - deal(m, nd->streams, j);
+    if (classes_read(nd, k, &item, lo, m, s, &map) || open_streams(nd, &item, st)) return BRV_PAYLOAD;
+    if (!right_streams_empty(nd, &map, st)) return BRV_PAYLOAD;
+    uint8_t *ordered = map.classes ? scratch_take(s, m * nd->container) : out, *to = ordered;
+    for (uint32_t c = 0; c < nd->tables; c++) {
+        const size_t n = map.count[c];
+        int rc = nd->bits <= 8 ? k->huff8(&nd->huff[c], st, nd->streams, floor, to, n)
+                               : decode_wide(&nd->huff[c], st, nd->streams, (w16 *)to, n);
+        if (rc) return rc;
+        to += n * nd->container;
     }
-    if (nd->bits <= 8 && nd->tables == 1) return k->huff8(&nd->huff[0], st, nd->streams, floor, out);
-    for (unsigned j = 0; j < nd->streams; j++) {
-        size_t from = deal(m, nd->streams, j), to = deal(m, nd->streams, j + 1);
-        size_t have = (size_t)(st[j].end - st[j].start);
-        if (from == to) {
-            if (have) return BRV_PAYLOAD;
-            continue;
-        }
-        if (!have || st[j].end[-1] == 0) return BRV_PAYLOAD;
-        size_t bit = have * 8 - 1 - (size_t)(__builtin_clz(st[j].end[-1]) - 24);
-        while (from < to) {
-            size_t stop = to;
-            const huff_table *t = nd->huff;
-            if (classes) {
-                uint64_t seg = (lo + from) / nd->segment, seg_end = (seg + 1) * nd->segment - lo;
-                t += classes[seg - lo / nd->segment];
-                if (seg_end < stop) stop = (size_t)seg_end;
-            }
-            bit = run_decode(t, nd->container, st[j].start, have, bit, out, from, stop);
-            if (bit == SIZE_MAX) return BRV_PAYLOAD;
-            from = stop;
-        }
-        if (bit) return BRV_PAYLOAD;
-    }
+    for (unsigned j = 0; j < nd->streams; j++)
+        if (st[j].bit) return BRV_PAYLOAD;
+    if (map.classes) class_restore(&map, ordered, out, nd->container);
     s->used = mark;
     return 0;
 }
 
-/* Encode words[from..to) into out, which has room; returns bytes, 0 if a word has no code. */
-static size_t stream_encode(const node *nd, const void *words, uint64_t lo, size_t from, size_t to, uint8_t *out)
+typedef struct { uint64_t acc; unsigned n; uint8_t *out; } bit_writer;
+
+/* Append codes of words[from..to), last to first, with one table. The accumulator holds fewer than 8 bits
+ * between calls. out has room for 8 bytes past what is written. Returns false if a word has no code. */
+
+#define ENCODE_RUN(W)                                                                            \
+    static bool encode_run_##W(bit_writer *bw, const uint32_t *restrict enc, const W *words,     \
+                               size_t from, size_t to)                                           \
+    {                                                                                            \
+        uint64_t acc = bw->acc;                                                                  \
+        unsigned n = bw->n, absent = 0;                                                          \
+        uint8_t *out = bw->out;                                                                  \
+        size_t i = to;                                                                           \
+        /* three codes of at most 15 bits behind 7 left over stay below 64 */                    \
+        for (; i >= from + 3; i -= 3) {                                                          \
+            const uint32_t a = enc[words[i - 1]], b = enc[words[i - 2]], c = enc[words[i - 3]];  \
+            absent |= (a == 0) | (b == 0) | (c == 0);                                            \
+            acc |= (uint64_t)(a & 0xffff) << n;                                                  \
+            n += a >> 16;                                                                        \
+            acc |= (uint64_t)(b & 0xffff) << n;                                                  \
+            n += b >> 16;                                                                        \
+            acc |= (uint64_t)(c & 0xffff) << n;                                                  \
+            n += c >> 16;                                                                        \
+            memcpy(out, &acc, 8);                                                                \
+            out += n >> 3;                                                                       \
+            acc >>= n & 56;                                                                      \
+            n &= 7;                                                                              \
+        }                                                                                        \
+        for (; i > from; i--) {                                                                  \
+            const uint32_t a = enc[words[i - 1]];                                                \
+            absent |= a == 0;                                                                    \
+            acc |= (uint64_t)(a & 0xffff) << n;                                                  \
+            n += a >> 16;                                                                        \
+            memcpy(out, &acc, 8);                                                                \
+            out += n >> 3;                                                                       \
+            acc >>= n & 56;                                                                      \
+            n &= 7;                                                                              \
+        }                                                                                        \
+        *bw = (bit_writer){acc, n, out};                                                         \
+        return !absent;                                                                          \
+    }
+ENCODE_RUN(w8)
+ENCODE_RUN(w16)
+
+/* Encode stream j of words in class order into out, which has room; returns bytes, 0 if a word has no code. */
+static size_t stream_encode(const node *nd, const class_map *map, const uint8_t *ordered, unsigned j, uint8_t *out)
 {
-    uint64_t acc = 0;
-    unsigned n = 0;
-    size_t at = 0;
-    const huff_table *t = nd->huff;
-    uint64_t seg_start = 0; /* first word of the range in the current segment, 0 = recompute */
-    for (size_t i = to; i-- > from;) {
-        if (nd->tables > 1 && (i + 1 == to || lo + i < seg_start)) {
-            uint64_t seg = (lo + i) / nd->segment;
-            seg_start = seg * nd->segment;
-            t = nd->huff + nd->classes[seg];
-        }
-        uint64_t w = load_word(words, nd->container, i);
-        if (!t->len[w]) return 0;
-        acc |= (uint64_t)t->code[w] << n;
-        n += t->len[w];
-        if (n >= 32) {
-            memcpy(out + at, &acc, 4);
-            at += 4;
-            acc >>= 32;
-            n -= 32;
-        }
+    bit_writer bw = {0, 0, out};
+    bool any = false;
+    const uint8_t *end = ordered + map->words * nd->container;
+    for (uint32_t c = nd->tables; c-- > 0;) {
+        const size_t n = map->count[c], from = deal(n, nd->streams, j), to = deal(n, nd->streams, j + 1);
+        end -= n * nd->container;
+        if (from == to) continue;
+        any = true;
+        if (!(nd->container == 1 ? encode_run_w8(&bw, nd->huff[c].encode, end, from, to)
+                                 : encode_run_w16(&bw, nd->huff[c].encode, (const w16 *)end, from, to)))
+            return SIZE_MAX;
     }
-    acc |= (uint64_t)1 << n; /* end mark */
-    for (n++;; n -= 8) {
-        out[at++] = (uint8_t)acc;
-        acc >>= 8;
-        if (n <= 8) break;
-    }
-    return at;
+    if (any) *bw.out++ = (uint8_t)(bw.acc | 1u << bw.n); /* end mark */
+    return (size_t)(bw.out - out);
 }
 
 int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
-                size_t cap, size_t *len)
+                size_t cap, size_t *len, brv_scratch *s)
 {
     /* The streams go behind room for their lengths, then move up. */
-    size_t head = 0, worst = m * MAX_CODE / 8 + 16 * (size_t)MAX_STREAMS + m;
-    if (cap < worst) return BRV_NO_ROOM;
-    if (nd->tables > 1) head = classes_write(nd, k, lo, m, out);
+    if (cap < m * MAX_CODE / 8 + m + 16 * (size_t)MAX_STREAMS) return BRV_NO_ROOM;
+    const size_t mark = s->used;
+    class_map map;
+    size_t head = classes_write(nd, k, lo, m, out, &map);
+    if (map.classes) {
+        void *ordered = scratch_take(s, m * nd->container);
+        class_order(&map, words, ordered, nd->container);
+        words = ordered;
+    }
     const size_t base = head + 5 * (size_t)MAX_STREAMS;
     size_t at = base;
     for (unsigned j = 0; j < nd->streams; j++) {
-        size_t from = deal(m, nd->streams, j), to = deal(m, nd->streams, j + 1), n = 0;
-        if (from < to && !(n = stream_encode(nd, words, lo, from, to, out + at))) return BRV_NOT_APPLICABLE;
+        const size_t n = stream_encode(nd, &map, words, j, out + at);
+        if (n == SIZE_MAX) return BRV_NOT_APPLICABLE;
         if (j + 1 < nd->streams) head += put_varint(out + head, n);
         at += n;
     }
     memmove(out + head, out + base, at - base);
     *len = head + at - base;
+    s->used = mark;
     return 0;
 }

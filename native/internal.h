@@ -21,7 +21,8 @@ typedef uint64_t w64 __attribute__((aligned(1), may_alias));
 enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TABLES = 64, MAX_CODE = 15 };
 #define MAX_REPEAT_WORDS ((uint64_t)1 << 20)
 #define MAX_BLOCK ((uint32_t)1 << 20)
-#define MAX_PREPARED ((size_t)16 << 20)
+#define MAX_TABLE_BYTES ((uint64_t)16 << 20)
+#define MAX_REPEATED_BYTES ((uint64_t)16 << 20)
 
 enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE };
 enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE };
@@ -35,7 +36,7 @@ typedef struct {
     uint64_t *multi;
     uint32_t *single;
     uint8_t *len;     /* 2^b code lengths, 0 absent */
-    uint16_t *code;   /* 2^b codes */
+    uint32_t *encode; /* 2^b: length << 16 | code, 0 absent */
 } huff_table;
 
 /* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. */
@@ -153,10 +154,10 @@ static inline void store_word(void *a, unsigned container, size_t i, uint64_t v)
 /* Bytes of m words of w bits in sliced form. */
 size_t sliced_size(size_t m, unsigned w);
 
-/* A Huffman stream being decoded: words [out, out_end) from bytes [start, end). */
+/* A Huffman stream being decoded: its lowest `bit` bits are still to be taken. */
 typedef struct {
     const uint8_t *start, *end;
-    size_t words;
+    size_t bit;
 } huff_stream;
 
 /* Kernels that exist once per instruction set (kernels_body.h). Word arrays may be unaligned. */
@@ -178,8 +179,9 @@ typedef struct brv_kernels {
     void (*scan)(void *a, unsigned container, unsigned bits, unsigned kind, size_t m);
     /* index of the first word that is not v, m if none */
     size_t (*find_other)(const void *a, unsigned container, uint64_t v, size_t m);
-    /* decode n streams with one table; 0 or BRV_PAYLOAD */
-    int (*huff8)(const huff_table *t, const huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out);
+    /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
+     * read. 0 or BRV_PAYLOAD. */
+    int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m);
     uint64_t (*hash)(const void *p, size_t n);
 } brv_kernels;
 
@@ -187,23 +189,34 @@ const brv_kernels *kernels_scalar(void);
 const brv_kernels *kernels_avx2(void); /* NULL where the build or the CPU has none */
 
 /* huffman.c, rans.c: tables from their serialised form (0 or a BRV_ code), and literals */
-int huff_load(node *nd, cursor *c, size_t *memory);
-int rans_load(node *nd, cursor *c, size_t *memory);
+int huff_load(node *nd, cursor *c);
+int rans_load(node *nd, cursor *c);
 void huff_free(node *nd);
 void rans_free(node *nd);
 int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
 int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
 /* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */
 int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
-                size_t *len);
+                size_t *len, brv_scratch *s);
 int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
                 size_t *len, brv_scratch *s);
 
-/* classes.c: the classes of the segments that overlap words lo..lo+m-1, at the head of an item. Reading
- * unpacks them to scratch, a byte each, checked; writing takes them from nd->classes. */
+/* classes.c: the classes of the segments that overlap words lo..lo+m-1 of a coded literal, and class order. */
+typedef struct {
+    const uint8_t *classes;   /* of each segment in the range, NULL with one table */
+    size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
+    size_t words;             /* in the range */
+    size_t count[MAX_TABLES]; /* words of each class */
+} class_map;
+
+/* Reads the head of an item; the classes go to scratch, checked. */
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
-                 const uint8_t **classes);
-size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out);
+                 class_map *map);
+/* Writes the head of an item from nd->classes; returns its bytes. */
+size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map);
+/* Move words between their places and class order. */
+void class_order(const class_map *map, const void *words, void *ordered, size_t container);
+void class_restore(const class_map *map, const void *ordered, void *words, size_t container);
 
 /* decode.c: evaluate a node on [lo, hi) into dst */
 int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload, void *dst,

@@ -8,6 +8,41 @@
 #define GLUE(a, b) GLUE_(a, b)
 #define CAT(name) GLUE(name, W)
 
+/* One group of 256 words of a part of 1, 2 or 4 bits, a byte a word on the open side. Constant trip counts,
+ * so that they become vector code. */
+#define GROUP(PART)                                                                                          \
+    static inline void unpack_group_##PART(const uint8_t *restrict in, uint8_t *restrict group)              \
+    {                                                                                                        \
+        for (unsigned t = 0; t < 8 / PART; t++)                                                              \
+            for (unsigned r = 0; r < 32 * PART; r++)                                                         \
+                group[t * 32 * PART + r] = (uint8_t)(in[r] >> (t * PART)) & ((1u << PART) - 1);              \
+    }                                                                                                        \
+    static inline void pack_group_##PART(const uint8_t *restrict group, uint8_t *restrict out)               \
+    {                                                                                                        \
+        for (unsigned r = 0; r < 32 * PART; r++) {                                                           \
+            unsigned v = 0;                                                                                  \
+            for (unsigned t = 0; t < 8 / PART; t++) v |= (unsigned)group[t * 32 * PART + r] << (t * PART);   \
+            out[r] = (uint8_t)v;                                                                             \
+        }                                                                                                    \
+    }
+GROUP(1)
+GROUP(2)
+GROUP(4)
+
+static inline void unpack_group(const uint8_t *in, unsigned part, uint8_t *group)
+{
+    if (part == 1) unpack_group_1(in, group);
+    else if (part == 2) unpack_group_2(in, group);
+    else unpack_group_4(in, group);
+}
+
+static inline void pack_group(const uint8_t *group, unsigned part, uint8_t *out)
+{
+    if (part == 1) pack_group_1(group, out);
+    else if (part == 2) pack_group_2(group, out);
+    else pack_group_4(group, out);
+}
+
 #define W w8
 #include "kernels_tmpl.h"
 #undef W
@@ -135,129 +170,134 @@ typedef struct {
     const uint8_t *ip;   /* lowest byte of the 8 in the window */
     uint64_t window;
     uint8_t *op, *oend;
-    const uint8_t *start;
 } huff_state;
 
-/* One symbol at a time with every check; window bits below the stream's start read as 0. */
-static int huff8_tail(const huff_table *t, const huff_stream *s, size_t bit, uint8_t *op, uint8_t *oend)
+/* What the fast rounds leave: look-ups with every check; bits below the stream's start read as 0. */
+static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const uint8_t *oend)
 {
-    /* bit: bits of the stream not yet taken */
     const unsigned tb = t->bits;
+    const size_t have = (size_t)(s->end - s->start);
+    size_t bit = s->bit;
     while (op < oend) {
-        size_t lowbit = bit > tb ? bit - tb : 0;
-        size_t byte = lowbit >> 3, have = (size_t)(s->end - s->start);
+        const size_t lowbit = bit > tb ? bit - tb : 0, byte = lowbit >> 3;
         uint64_t v = 0;
         if (byte + 8 <= have) v = load64(s->start + byte);
-        else memcpy(&v, s->start + byte, have - byte);
-        v >>= lowbit & 7;
-        unsigned take = (unsigned)(bit - lowbit); /* < tb only at the very end */
-        unsigned idx = (unsigned)(v & mask_of(take)) << (tb - take);
-        uint64_t e = t->multi[idx];
-        unsigned sym = (unsigned)(e >> 16) & 0xff, n = t->len[sym];
-        if (n > bit) return BRV_PAYLOAD;
-        *op++ = (uint8_t)sym;
-        bit -= n;
+        else if (byte < have) memcpy(&v, s->start + byte, have - byte);
+        const unsigned take = (unsigned)(bit - lowbit); /* fewer than tb only at the very end */
+        uint64_t e = t->multi[((v >> (lowbit & 7)) & mask_of(take)) << (tb - take)];
+        const unsigned count = (uint8_t)(e >> 8), used = (uint8_t)e;
+        if (count <= (size_t)(oend - op) && used <= bit) {
+            for (unsigned i = 0; i < count; i++) op[i] = (uint8_t)(e >> (16 + 8 * i));
+            op += count;
+            bit -= used;
+        } else { /* one word only */
+            const uint8_t sym = (uint8_t)(e >> 16);
+            if (t->len[sym] > bit) return BRV_PAYLOAD;
+            bit -= t->len[sym];
+            *op++ = sym;
+        }
     }
-    return bit == 0 ? 0 : BRV_PAYLOAD;
-}
-
-static inline int huff8_open(const huff_stream *s, size_t *bits)
-{
-    size_t n = (size_t)(s->end - s->start);
-    if (n == 0 || s->end[-1] == 0) return BRV_PAYLOAD;
-    *bits = n * 8 - 1 - (size_t)(__builtin_clz(s->end[-1]) - 24);
+    s->bit = bit;
     return 0;
 }
 
-#define HUFF_STEP(S)                             \
-    {                                            \
-        uint64_t e = tab[S.window >> sh];        \
-        uint64_t v = e >> 16;                    \
-        memcpy(S.op, &v, 8);                     \
-        S.op += (uint8_t)(e >> 8);               \
-        S.window <<= e & 63;                     \
+/* One look-up of stream j: up to 6 symbols, one 8-byte store. */
+#define HUFF_STEP(j)                              \
+    {                                             \
+        const uint64_t e_ = tab[w##j >> sh];      \
+        const uint64_t v_ = e_ >> 16;             \
+        memcpy(o##j, &v_, 8);                     \
+        o##j += (uint8_t)(e_ >> 8);               \
+        w##j <<= e_ & 63;                         \
     }
-#define HUFF_REFILL(S)                                    \
+#define HUFF_REFILL(j)                                    \
     {                                                     \
-        unsigned used = (unsigned)__builtin_ctzll(S.window); \
-        S.ip -= used >> 3;                                \
-        S.window = (load64(S.ip) | 1) << (used & 7);      \
+        const unsigned u_ = (unsigned)__builtin_ctzll(w##j); \
+        i##j -= u_ >> 3;                                  \
+        w##j = (load64(i##j) | 1) << (u_ & 7);            \
+    }
+#define HUFF_LOAD(j)                    \
+    uint64_t w##j = st[j].window;       \
+    const uint8_t *i##j = st[j].ip;     \
+    uint8_t *o##j = st[j].op;           \
+    uint8_t *const e##j = st[j].oend;
+#define HUFF_SAVE(j)        \
+    st[j].window = w##j;    \
+    st[j].ip = i##j;        \
+    st[j].op = o##j;
+/* A round takes at most 7 bytes of a stream, gives at most 6 words a step and stores 8 bytes past them. */
+#define HUFF_LIMIT(j)                                                                 \
+    {                                                                                 \
+        const size_t o_ = (size_t)(e##j - o##j), n_ = (size_t)(i##j - floor) / 7;     \
+        const size_t r_ = o_ < 8 ? 0 : (o_ - 8) / (6 * per);                          \
+        if (r_ < rounds) rounds = r_;                                                 \
+        if (n_ < rounds) rounds = n_;                                                 \
     }
 
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
-#define HUFF_ROUNDS(N)                                                                                    \
-    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor)               \
-    {                                                                                                     \
-        const uint64_t *tab = t->multi;                                                                   \
-        const unsigned sh = 64 - t->bits, per = 55 / t->bits < 5 ? 55 / t->bits : 5;                      \
-        huff_state s[N];                                                                                  \
-        memcpy(s, st, sizeof s);                                                                          \
-        for (;;) {                                                                                        \
-            size_t rounds = SIZE_MAX;                                                                     \
-            for (unsigned j = 0; j < N; j++) {                                                            \
-                /* a round gives at most 6 * per words, stores 8 bytes past them, and takes 7 bytes */    \
-                size_t o = (size_t)(s[j].oend - s[j].op), in = (size_t)(s[j].ip - floor);                 \
-                size_t ro = o < 40 ? 0 : (o - 8) / (6 * per), ri = in / 7;                                \
-                if (ro < rounds) rounds = ro;                                                             \
-                if (ri < rounds) rounds = ri;                                                             \
-            }                                                                                             \
-            if (rounds == 0) break;                                                                       \
-            if (per == 5)                                                                                 \
-                while (rounds--) {                                                                        \
-                    for (unsigned i = 0; i < 5; i++)                                                      \
-                        for (unsigned j = 0; j < N; j++) HUFF_STEP(s[j])                                  \
-                    for (unsigned j = 0; j < N; j++) HUFF_REFILL(s[j])                                    \
-                }                                                                                         \
-            else                                                                                          \
-                while (rounds--) {                                                                        \
-                    for (unsigned i = 0; i < per; i++)                                                    \
-                        for (unsigned j = 0; j < N; j++) HUFF_STEP(s[j])                                  \
-                    for (unsigned j = 0; j < N; j++) HUFF_REFILL(s[j])                                    \
-                }                                                                                         \
-        }                                                                                                 \
-        memcpy(st, s, sizeof s);                                                                          \
+#define HUFF_ROUNDS(N, EACH)                                                                                     \
+    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor)                      \
+    {                                                                                                            \
+        const uint64_t *restrict tab = t->multi;                                                                 \
+        const unsigned sh = 64 - t->bits, per = 55 / t->bits < 5 ? 55 / t->bits : 5;                             \
+        EACH(HUFF_LOAD)                                                                                          \
+        for (;;) {                                                                                               \
+            size_t rounds = SIZE_MAX;                                                                            \
+            EACH(HUFF_LIMIT)                                                                                     \
+            if (rounds == 0) break;                                                                              \
+            if (t->bits == 11) do {                                                                              \
+                EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11)   \
+                EACH(HUFF_REFILL)                                                                                \
+            } while (--rounds);                                                                                  \
+            else do {                                                                                            \
+                for (unsigned k = 0; k < per; k++) { EACH(HUFF_STEP) }                                           \
+                EACH(HUFF_REFILL)                                                                                \
+            } while (--rounds);                                                                                  \
+        }                                                                                                        \
+        EACH(HUFF_SAVE)                                                                                          \
     }
-HUFF_ROUNDS(1)
-HUFF_ROUNDS(4)
-HUFF_ROUNDS(5)
+#define HUFF_STEP_11(j)                           \
+    {                                             \
+        const uint64_t e_ = tab[w##j >> 53];      \
+        const uint64_t v_ = e_ >> 16;             \
+        memcpy(o##j, &v_, 8);                     \
+        o##j += (uint8_t)(e_ >> 8);               \
+        w##j <<= e_ & 63;                         \
+    }
+#define EACH_1(F) F(0)
+#define EACH_4(F) F(0) F(1) F(2) F(3)
+#define EACH_5(F) EACH_4(F) F(4)
+HUFF_ROUNDS(1, EACH_1)
+HUFF_ROUNDS(4, EACH_4)
+HUFF_ROUNDS(5, EACH_5)
 
-static int k_huff8(const huff_table *t, const huff_stream *streams, unsigned n, const uint8_t *floor, uint8_t *out)
+static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m)
 {
     huff_state st[MAX_STREAMS];
-    size_t bits[MAX_STREAMS];
-    uint8_t *op = out;
+    const size_t q = (m + n - 1) / n;
+    bool all = true;
     for (unsigned j = 0; j < n; j++) {
-        const huff_stream *s = &streams[j];
-        st[j] = (huff_state){.op = op, .oend = op + s->words, .start = s->start};
-        op += s->words;
-        bits[j] = 0;
-        if (s->words && huff8_open(s, &bits[j])) return BRV_PAYLOAD;
-        if (!s->words && s->start != s->end) return BRV_PAYLOAD;
-    }
-    /* A stream starts in the fast loop if a whole window lies above floor, the first byte of the buffer. */
-    bool fast = true;
-    for (unsigned j = 0; j < n; j++) {
-        const huff_stream *s = &streams[j];
-        if (!s->words || s->end - floor < 8) { fast = false; continue; }
-        st[j].ip = s->end - 8;
-        unsigned skip = (unsigned)__builtin_clz(s->end[-1]) - 24 + 1;
-        st[j].window = (load64(st[j].ip) | 1) << skip;
-    }
-    if (fast && n == 5) huff8_rounds_5(t, st, floor);
-    else if (fast && n == 4) huff8_rounds_4(t, st, floor);
-    else
-        for (unsigned j = 0; j < n; j++)
-            if (st[j].ip) huff8_rounds_1(t, &st[j], floor);
-    for (unsigned j = 0; j < n; j++) {
-        const huff_stream *s = &streams[j];
-        if (!s->words) continue;
-        if (st[j].ip) {
-            /* bits above the window's base that are taken, counted from the stream's start */
-            ptrdiff_t at = (st[j].ip - s->start) * 8 + 64 - (ptrdiff_t)__builtin_ctzll(st[j].window);
-            if (at < 0) return BRV_PAYLOAD;
-            bits[j] = (size_t)at;
+        const size_t from = q * j < m ? q * j : m, to = q * (j + 1) < m ? q * (j + 1) : m;
+        const size_t bytes = (s[j].bit + 7) / 8; /* that still hold bits to take */
+        st[j] = (huff_state){.op = out + from, .oend = out + to};
+        /* fast rounds need a whole window above floor, the first byte of the item */
+        if (from == to || (size_t)(s[j].start - floor) + bytes < 8) {
+            all = false;
+            continue;
         }
-        int rc = huff8_tail(t, s, bits[j], st[j].op, st[j].oend);
+        st[j].ip = s[j].start + bytes - 8;
+        st[j].window = (load64(st[j].ip) | 1) << (bytes * 8 - s[j].bit);
+    }
+    if (all && n == 5) huff8_rounds_5(t, st, floor);
+    if (all && n >= 4) huff8_rounds_4(t, st, floor);
+    for (unsigned j = 0; j < n; j++) {
+        if (st[j].ip) {
+            huff8_rounds_1(t, &st[j], floor);
+            const ptrdiff_t bit = (st[j].ip - s[j].start) * 8 + 64 - (ptrdiff_t)__builtin_ctzll(st[j].window);
+            if (bit < 0) return BRV_PAYLOAD;
+            s[j].bit = (size_t)bit;
+        }
+        int rc = huff8_tail(t, &s[j], st[j].op, st[j].oend);
         if (rc) return rc;
     }
     return 0;

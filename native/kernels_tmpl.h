@@ -1,84 +1,80 @@
 /* Word-array kernels for one container type; included once per type with W (element), CAT(name). */
 
+/* out = (first ? 0 : out << part) | part words from `in`, for a part of 8, 16, 32 or 64 bits of type P */
+#define WIDE_PART(P)                                                                              \
+    {                                                                                             \
+        const P *a = (const P *)in;                                                               \
+        if (first) for (size_t i = 0; i < m; i++) out[i] = (W)a[i];                               \
+        else for (size_t i = 0; i < m; i++) out[i] = (W)((uint64_t)out[i] << (8 * sizeof(P) % 64) | a[i]); \
+        in += m * sizeof(P);                                                                      \
+    }
+
 static void CAT(unpack)(const uint8_t *restrict in, size_t m, unsigned w, W *restrict out)
 {
     bool first = true;
-    for (unsigned part = 64; part; part >>= 1) {
+    if (w & 64) { WIDE_PART(w64) first = false; }
+    if (w & 32) { WIDE_PART(w32) first = false; }
+    if (w & 16) { WIDE_PART(w16) first = false; }
+    if (w & 8) { WIDE_PART(w8) first = false; }
+    for (unsigned part = 4; part; part >>= 1) {
         if (!(w & part)) continue;
-        if (part >= 8) {
-            size_t n = m;
-            if (part == 8) {
-                if (first) for (size_t i = 0; i < n; i++) out[i] = in[i];
-                else for (size_t i = 0; i < n; i++) out[i] = (W)((uint64_t)out[i] << 8 | in[i]);
-            } else if (part == 16) {
-                const w16 *a = (const w16 *)in;
-                if (first) for (size_t i = 0; i < n; i++) out[i] = (W)a[i];
-                else for (size_t i = 0; i < n; i++) out[i] = (W)((uint64_t)out[i] << 16 | a[i]);
-            } else if (part == 32) {
-                const w32 *a = (const w32 *)in;
-                if (first) for (size_t i = 0; i < n; i++) out[i] = (W)a[i];
-                else for (size_t i = 0; i < n; i++) out[i] = (W)((uint64_t)out[i] << 32 | a[i]);
-            } else {
-                const w64 *a = (const w64 *)in;
-                for (size_t i = 0; i < n; i++) out[i] = (W)a[i];
+        uint8_t group[256];
+        size_t i = 0;
+        for (; i + 256 <= m; i += 256, in += 32 * part) {
+            unpack_group(in, part, group);
+            if (first) for (unsigned j = 0; j < 256; j++) out[i + j] = group[j];
+            else for (unsigned j = 0; j < 256; j++) out[i + j] = (W)(out[i + j] << part) | group[j];
+        }
+        if (i < m) {
+            const size_t g = m - i, rows = (g * part + 7) / 8;
+            for (size_t j = 0; j < g; j++) {
+                const W v = (W)(in[j % rows] >> (part * (j / rows))) & (W)((1u << part) - 1);
+                out[i + j] = first ? v : (W)((W)(out[i + j] << part) | v);
             }
-            in += m * (part / 8);
-        } else {
-            const W msk = (W)((1u << part) - 1);
-            const unsigned per = 8 / part;
-            size_t i = 0;
-            for (; i + 256 <= m; i += 256, in += 32 * part)
-                for (unsigned t = 0; t < per; t++) {
-                    W *o = out + i + t * 32 * part;
-                    const unsigned sh = t * part;
-                    if (first) for (unsigned r = 0; r < 32 * part; r++) o[r] = (W)(in[r] >> sh) & msk;
-                    else for (unsigned r = 0; r < 32 * part; r++) o[r] = (W)(o[r] << part) | ((W)(in[r] >> sh) & msk);
-                }
-            if (i < m) {
-                size_t g = m - i, rows = (g * part + 7) / 8;
-                for (size_t j = 0; j < g; j++) {
-                    W v = (W)(in[j % rows] >> (part * (j / rows))) & msk;
-                    out[i + j] = first ? v : (W)((W)(out[i + j] << part) | v);
-                }
-                in += rows;
-            }
+            in += rows;
         }
         first = false;
     }
     if (first) memset(out, 0, m * sizeof(W));
 }
+#undef WIDE_PART
 
 static void CAT(pack)(const W *restrict a, size_t m, unsigned w, uint8_t *restrict out)
 {
-    unsigned below = w; /* bits under the current part */
-    for (unsigned part = 64; part; part >>= 1) {
+    unsigned below = w & 63; /* bits under the current part */
+    if (w & 64) for (size_t i = 0; i < m; i++) ((w64 *)out)[i] = a[i];
+    out += w & 64 ? 8 * m : 0;
+    if (w & 32) {
+        below -= 32;
+        for (size_t i = 0; i < m; i++) ((w32 *)out)[i] = (uint32_t)((uint64_t)a[i] >> below);
+        out += 4 * m;
+    }
+    if (w & 16) {
+        below -= 16;
+        for (size_t i = 0; i < m; i++) ((w16 *)out)[i] = (uint16_t)(a[i] >> below);
+        out += 2 * m;
+    }
+    if (w & 8) {
+        below -= 8;
+        for (size_t i = 0; i < m; i++) out[i] = (uint8_t)(a[i] >> below);
+        out += m;
+    }
+    for (unsigned part = 4; part; part >>= 1) {
         if (!(w & part)) continue;
         below -= part;
-        if (part >= 8) {
-            if (part == 8) for (size_t i = 0; i < m; i++) out[i] = (uint8_t)(a[i] >> below);
-            else if (part == 16) for (size_t i = 0; i < m; i++) ((w16 *)out)[i] = (uint16_t)(a[i] >> below);
-            else if (part == 32) for (size_t i = 0; i < m; i++) ((w32 *)out)[i] = (uint32_t)((uint64_t)a[i] >> below);
-            else for (size_t i = 0; i < m; i++) ((w64 *)out)[i] = a[i];
-            out += m * (part / 8);
-        } else {
-            const unsigned msk = (1u << part) - 1, per = 8 / part;
-            size_t i = 0;
-            for (; i + 256 <= m; i += 256, out += 32 * part) {
-                const W *s = a + i;
-                for (unsigned r = 0; r < 32 * part; r++) out[r] = (uint8_t)(s[r] >> below) & msk;
-                for (unsigned t = 1; t < per; t++) {
-                    s += 32 * part;
-                    for (unsigned r = 0; r < 32 * part; r++)
-                        out[r] |= (uint8_t)(((uint8_t)(s[r] >> below) & msk) << (t * part));
-                }
-            }
-            if (i < m) {
-                size_t g = m - i, rows = (g * part + 7) / 8;
-                memset(out, 0, rows);
-                for (size_t j = 0; j < g; j++)
-                    out[j % rows] |= (uint8_t)(((uint8_t)(a[i + j] >> below) & msk) << (part * (j / rows)));
-                out += rows;
-            }
+        const uint8_t msk = (uint8_t)((1u << part) - 1);
+        uint8_t group[256];
+        size_t i = 0;
+        for (; i + 256 <= m; i += 256, out += 32 * part) {
+            for (unsigned j = 0; j < 256; j++) group[j] = (uint8_t)(a[i + j] >> below) & msk;
+            pack_group(group, part, out);
+        }
+        if (i < m) {
+            const size_t g = m - i, rows = (g * part + 7) / 8;
+            memset(out, 0, rows);
+            for (size_t j = 0; j < g; j++)
+                out[j % rows] |= (uint8_t)(((uint8_t)(a[i + j] >> below) & msk) << (part * (j / rows)));
+            out += rows;
         }
     }
 }

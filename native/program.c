@@ -27,6 +27,7 @@ const char *brv_cpu(const char *cpu) { return pick(cpu)->name; }
 typedef struct {
     brv_program *p;
     brv_status *st;
+    uint64_t table_bytes, repeated_bytes; /* as the format counts them */
 } parser;
 
 static int parse_node(parser *ps, cursor *c, unsigned bits, uint64_t count, unsigned depth);
@@ -69,6 +70,9 @@ static int parse_coded(parser *ps, uint32_t i, cursor *body)
     if (tables == 1 ? nd->segment != 0 : nd->segment < 16)
         REFUSE(BRV_PARAMETER, "segment length must be 0 with one table, else 16 or more");
     if (nd->segment >= (uint64_t)1 << 62) REFUSE(BRV_PARAMETER, "segment length is absurd");
+    const unsigned wide = nd->enc == ENC_HUFFMAN && nd->max_len < 11 ? 11 : nd->max_len;
+    ps->table_bytes += 8 * tables * (((uint64_t)1 << wide) + ((uint64_t)1 << nd->bits));
+    if (ps->table_bytes > MAX_TABLE_BYTES) REFUSE(BRV_LIMIT, "code tables take over 16 MiB");
     *body = b;
     return 0;
 }
@@ -166,6 +170,8 @@ static int parse_body(parser *ps, uint32_t i, cursor *body)
         VARINT(nd->times);
         if (nd->times < 2 || nd->count % nd->times) REFUSE(BRV_TYPE, "repeat count must divide the length");
         if (nd->count / nd->times > MAX_REPEAT_WORDS) REFUSE(BRV_LIMIT, "a repeated child has at most 2^20 words");
+        ps->repeated_bytes += nd->count / nd->times * nd->container;
+        if (ps->repeated_bytes > MAX_REPEATED_BYTES) REFUSE(BRV_LIMIT, "repeated children take over 16 MiB");
         *body = b;
         return parse_node(ps, body, nd->bits, nd->count / nd->times, nd->depth + 1u);
     case OP_MAP:
@@ -216,7 +222,6 @@ static int load_repeat(brv_program *p, uint32_t i, cursor item, brv_status *st)
     const uint64_t n = nd->count / nd->times;
     const size_t bytes = (size_t)n * nd->container;
     p->memory += bytes;
-    if (p->memory > MAX_PREPARED) return fail(st, BRV_LIMIT, (int)i, "repeated children and tables take over 16 MiB");
     brv_scratch *s = brv_scratch_new();
     nd->repeated = malloc(bytes + 64);
     int rc = !s || !nd->repeated ? fail(st, BRV_NO_MEMORY, (int)i, "out of memory") : 0;
@@ -242,8 +247,8 @@ static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_st
         item[i] = (cursor){c.p, c.p + n};
         c.p += n;
         if (!coded) continue;
-        rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i], &p->memory) : rans_load(nd, &item[i], &p->memory);
-        if (rc) return fail(st, rc, (int)i, rc == BRV_LIMIT ? "code tables take over 16 MiB" : "not a valid code table");
+        rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i]) : rans_load(nd, &item[i]);
+        if (rc) return fail(st, rc, (int)i, "not a valid code table");
     }
     if (left(&c)) return fail(st, BRV_TRAILING, -1, "the shared parts have bytes left over");
     for (uint32_t i = p->n_nodes; i-- > 0;)
@@ -276,8 +281,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
     p->block = block;
     p->k = pick(cpu);
     p->analysis = shared == NULL;
-    p->memory = sizeof *p;
-    parser ps = {p, st};
+    parser ps = {.p = p, .st = st};
     cursor c = {wire, wire + wire_len};
     int rc = parse_node(&ps, &c, bits, count, 0);
     if (!rc && left(&c)) rc = fail(st, BRV_TRAILING, -1, "the program has bytes left over");
@@ -286,6 +290,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
         brv_program_free(p);
         return NULL;
     }
+    p->memory += sizeof *p + (shared ? ps.table_bytes : 0);
     const uint64_t words = count < block ? count : block;
     /* the root's words, one partial block, and what the nodes below need */
     p->scratch = scratch_need(p, 0, words) + 2 * ((size_t)words * 8 + 192);

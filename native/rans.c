@@ -80,11 +80,9 @@ static int read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *f
     return sum == (uint64_t)1 << prob_bits ? 0 : BRV_TABLE;
 }
 
-int rans_load(node *nd, cursor *c, size_t *memory)
+int rans_load(node *nd, cursor *c)
 {
     const size_t n = (size_t)1 << nd->bits, slots = (size_t)1 << nd->max_len;
-    *memory += nd->tables * (n * 8 + slots * 6 + sizeof(rans_table));
-    if (*memory > MAX_PREPARED) return BRV_LIMIT;
     nd->rans = calloc(nd->tables, sizeof *nd->rans);
     if (!nd->rans) return BRV_NO_MEMORY;
     for (uint32_t i = 0; i < nd->tables; i++) {
@@ -120,47 +118,50 @@ void rans_free(node *nd)
     free(nd->rans);
 }
 
-int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
+/* The words of one class, one after another over the lanes, which go on from *lane. */
+static int decode_run(const node *nd, const rans_table *t, cursor *item, uint32_t *x, unsigned *lane, void *out, size_t m)
 {
-    const uint8_t *classes = NULL;
-    const size_t mark = s->used;
-    if (nd->tables > 1) {
-        int rc = classes_read(nd, k, &item, lo, m, s, &classes);
-        if (rc) return rc;
-    }
     const unsigned lanes = nd->lanes, bits = nd->max_len;
     const uint32_t msk = ((uint32_t)1 << bits) - 1;
-    uint32_t x[MAX_LANES];
-    if (left(&item) < 4 * (size_t)lanes || left(&item) & 1) return BRV_PAYLOAD;
-    memcpy(x, item.p, 4 * (size_t)lanes);
-    item.p += 4 * (size_t)lanes;
-    const rans_table *t = nd->rans;
-    size_t i = 0;
-    while (i < m) {
-        size_t stop = m;
-        if (classes) {
-            uint64_t seg = (lo + i) / nd->segment, seg_end = (seg + 1) * nd->segment - lo;
-            t = nd->rans + classes[seg - lo / nd->segment];
-            if (seg_end < stop) stop = (size_t)seg_end;
+    unsigned j = *lane;
+    for (size_t i = 0; i < m; i++) {
+        uint32_t v = x[j];
+        const uint32_t e = t->slot[v & msk];
+        store_word(out, nd->container, i, t->symbol[v & msk]);
+        v = (e >> 16) * (v >> bits) + (e & 0xffff);
+        if (v < RANS_LOW) {
+            if (item->p == item->end) return BRV_PAYLOAD;
+            uint16_t w;
+            memcpy(&w, item->p, 2);
+            item->p += 2;
+            v = v << 16 | w;
         }
-        unsigned lane = (unsigned)(i % lanes);
-        for (; i < stop; i++) {
-            uint32_t v = x[lane], e = t->slot[v & msk];
-            store_word(out, nd->container, i, t->symbol[v & msk]);
-            v = (e >> 16) * (v >> bits) + (e & 0xffff);
-            if (v < RANS_LOW) {
-                if (item.p == item.end) return BRV_PAYLOAD;
-                uint16_t w;
-                memcpy(&w, item.p, 2);
-                item.p += 2;
-                v = v << 16 | w;
-            }
-            x[lane] = v;
-            if (++lane == lanes) lane = 0;
-        }
+        x[j] = v;
+        if (++j == lanes) j = 0;
     }
-    for (unsigned j = 0; j < lanes; j++)
+    *lane = j;
+    return 0;
+}
+
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
+{
+    const size_t mark = s->used, heads = 4 * (size_t)nd->lanes;
+    class_map map;
+    uint32_t x[MAX_LANES];
+    if (classes_read(nd, k, &item, lo, m, s, &map)) return BRV_PAYLOAD;
+    if (left(&item) < heads || left(&item) & 1) return BRV_PAYLOAD;
+    memcpy(x, item.p, heads);
+    item.p += heads;
+    uint8_t *ordered = map.classes ? scratch_take(s, m * nd->container) : out, *to = ordered;
+    unsigned lane = 0;
+    for (uint32_t c = 0; c < nd->tables; c++) {
+        int rc = decode_run(nd, &nd->rans[c], &item, x, &lane, to, map.count[c]);
+        if (rc) return rc;
+        to += map.count[c] * nd->container;
+    }
+    for (unsigned j = 0; j < nd->lanes; j++)
         if (x[j] != RANS_LOW) return BRV_PAYLOAD;
+    if (map.classes) class_restore(&map, ordered, out, nd->container);
     s->used = mark;
     return left(&item) ? BRV_PAYLOAD : 0;
 }
@@ -169,32 +170,36 @@ int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_
                 size_t cap, size_t *len, brv_scratch *s)
 {
     const unsigned lanes = nd->lanes, bits = nd->max_len;
-    if (cap < 2 * m + m + 4 * (size_t)lanes + 16) return BRV_NO_ROOM;
-    size_t head = nd->tables > 1 ? classes_write(nd, k, lo, m, out) : 0;
-    const size_t mark = s->used;
+    const size_t mark = s->used, heads = 4 * (size_t)lanes;
+    if (cap < 3 * m + heads + 16) return BRV_NO_ROOM;
+    class_map map;
+    size_t head = classes_write(nd, k, lo, m, out, &map);
+    if (map.classes) {
+        void *ordered = scratch_take(s, m * nd->container);
+        class_order(&map, words, ordered, nd->container);
+        words = ordered;
+    }
     uint16_t *tmp = scratch_take(s, 2 * m), *w = tmp + m; /* words come out last to first */
     uint32_t x[MAX_LANES];
     for (unsigned j = 0; j < lanes; j++) x[j] = RANS_LOW;
-    const rans_table *t = nd->rans;
-    uint64_t seg_start = 0;
-    for (size_t i = m; i-- > 0;) {
-        if (nd->tables > 1 && (i + 1 == m || lo + i < seg_start)) {
-            uint64_t seg = (lo + i) / nd->segment;
-            seg_start = seg * nd->segment;
-            t = nd->rans + nd->classes[seg];
+    size_t i = m;
+    for (uint32_t c = nd->tables; c-- > 0;) {
+        const rans_table *t = &nd->rans[c];
+        for (const size_t start = i - map.count[c]; i > start;) {
+            const uint64_t sym = load_word(words, nd->container, --i);
+            const uint32_t f = t->freq[sym];
+            uint32_t v = x[i % lanes];
+            if (!f) return BRV_NOT_APPLICABLE;
+            if (v >= (uint64_t)f << (32 - bits)) {
+                *--w = (uint16_t)v;
+                v >>= 16;
+            }
+            x[i % lanes] = (v / f << bits) + v % f + t->cum[sym];
         }
-        uint64_t sym = load_word(words, nd->container, i);
-        uint32_t f = t->freq[sym], v = x[i % lanes];
-        if (!f) return BRV_NOT_APPLICABLE;
-        if (v >= (uint64_t)f << (32 - bits)) {
-            *--w = (uint16_t)v;
-            v >>= 16;
-        }
-        x[i % lanes] = (v / f << bits) + v % f + t->cum[sym];
     }
-    memcpy(out + head, x, 4 * (size_t)lanes);
-    head += 4 * (size_t)lanes;
-    size_t n = (size_t)(tmp + m - w) * 2;
+    memcpy(out + head, x, heads);
+    head += heads;
+    const size_t n = (size_t)(tmp + m - w) * 2;
     memcpy(out + head, w, n);
     *len = head + n;
     s->used = mark;

@@ -15,6 +15,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -519,22 +520,46 @@ def _segment(encoding: Huffman | Rans, position: int) -> int:
     return position // encoding.segment if encoding.tables > 1 else 0
 
 
+@dataclass(frozen=True)
+class _Classes:
+    """How a coded literal's words are coded: each run of `runs` holds positions in the range, in order,
+    that share the table of the same place in `tables`. The runs one after another are the class order."""
+
+    tables: list[Table]
+    runs: list[list[int]]
+
+    def tables_in_order(self) -> list[Table]:
+        return [table for table, run in zip(self.tables, self.runs, strict=True) for _ in run]
+
+    def order(self) -> list[int]:
+        return [position for run in self.runs for position in run]
+
+
+def _by_class(
+    encoding: Huffman | Rans, tables: list[Table], classes: list[int], lo: int, count: int
+) -> _Classes:
+    first = _segment(encoding, lo)
+    runs: list[list[int]] = [[] for _ in tables]
+    for position in range(count):
+        runs[classes[_segment(encoding, lo + position) - first]].append(position)
+    return _Classes(tables, runs)
+
+
 def _read_classes(
     cursor: Cursor, encoding: Huffman | Rans, tables: list[Table], lo: int, hi: int
-) -> list[Table]:
-    """The table of each word of [lo, hi), from the classes that begin the item."""
-    first, last = _segment(encoding, lo), _segment(encoding, hi - 1)
-    width, segments = _class_bits(encoding.tables), last - first + 1
+) -> _Classes:
+    """From the classes that begin the item."""
+    width, segments = _class_bits(encoding.tables), _segment(encoding, hi - 1) - _segment(encoding, lo) + 1
     classes = unsliced(cursor.take(sliced_size(segments, width)), segments, width)
     if max(classes) >= encoding.tables:
         raise Malformed(f"class {max(classes)} of {encoding.tables} tables")
-    return [tables[classes[_segment(encoding, i) - first]] for i in range(lo, hi)]
+    return _by_class(encoding, tables, classes, lo, hi - lo)
 
 
 def _choose_classes(
     encoding: Huffman | Rans, tables: list[Table], lo: int, words: list[int], cost: Callable[[int], float]
-) -> tuple[bytes, list[Table]]:
-    """The classes as the item begins with them, and the table of each word: the cheapest a segment."""
+) -> tuple[bytes, _Classes]:
+    """The classes as the item begins with them: the cheapest for each segment."""
     first = _segment(encoding, lo)
     segments: list[list[int]] = [[] for _ in range(_segment(encoding, lo + len(words) - 1) - first + 1)]
     for i, word in enumerate(words, lo):
@@ -545,8 +570,16 @@ def _choose_classes(
         if not able:
             raise NotApplicable("no table has a code for every word of a segment")
         classes.append(min(able, key=lambda c: sum(cost(tables[c][word]) for word in segment)))
-    chosen = [tables[classes[_segment(encoding, i) - first]] for i in range(lo, lo + len(words))]
-    return sliced(classes, _class_bits(encoding.tables)), chosen
+    written = sliced(classes, _class_bits(encoding.tables))
+    return written, _by_class(encoding, tables, classes, lo, len(words))
+
+
+def _in_place(order: list[int], words: list[int]) -> list[int]:
+    """Words in class order, back at their positions."""
+    out = [0] * len(words)
+    for position, word in zip(order, words, strict=True):
+        out[position] = word
+    return out
 
 
 # Huffman
@@ -565,10 +598,14 @@ def canonical(lengths: Table) -> dict[str, int]:
     return codes
 
 
-def _streams(encoding: Huffman, count: int) -> list[range]:
-    quota = -(-count // encoding.streams)
-    quota = -(-quota // GROUP) * GROUP
-    return [range(min(count, j * quota), min(count, (j + 1) * quota)) for j in range(encoding.streams)]
+def _deal(streams: int, chosen: _Classes) -> list[list[tuple[int, Table]]]:
+    """For each stream its words, as positions and tables."""
+    dealt: list[list[tuple[int, Table]]] = [[] for _ in range(streams)]
+    for table, run in zip(chosen.tables, chosen.runs, strict=True):
+        quota = -(-len(run) // streams)
+        for j, stream in enumerate(dealt):
+            stream += [(position, table) for position in run[j * quota : (j + 1) * quota]]
+    return dealt
 
 
 def _read_huffman(cursor: Cursor, encoding: Huffman, tables: list[Table], lo: int, hi: int) -> list[int]:
@@ -577,9 +614,11 @@ def _read_huffman(cursor: Cursor, encoding: Huffman, tables: list[Table], lo: in
     lengths = [cursor.varint() for _ in range(encoding.streams - 1)]
     streams = [cursor.take(length) for length in lengths]
     streams.append(cursor.take(cursor.left))
-    words: list[int] = []
-    for positions, stream in zip(_streams(encoding, hi - lo), streams, strict=True):
-        words += _read_codes(stream, [codes[id(chosen[i])] for i in positions])
+    words = [0] * (hi - lo)
+    for dealt, stream in zip(_deal(encoding.streams, chosen), streams, strict=True):
+        read = _read_codes(stream, [codes[id(table)] for _, table in dealt])
+        for (position, _), word in zip(dealt, read, strict=True):
+            words[position] = word
     return words
 
 
@@ -611,9 +650,9 @@ def _huffman_item(encoding: Huffman, tables: list[Table], lo: int, words: list[i
     classes, chosen = _choose_classes(encoding, tables, lo, words, float)
     codes = {id(table): {word: code for code, word in reversed(canonical(table).items())} for table in tables}
     streams: list[bytes] = []
-    for positions in _streams(encoding, len(words)):
-        bits = "".join(codes[id(chosen[i])][words[i]] for i in positions)
-        streams.append(int("1" + bits, 2).to_bytes(len(bits) // 8 + 1, "little") if positions else b"")
+    for dealt in _deal(encoding.streams, chosen):
+        bits = "".join(codes[id(table)][words[position]] for position, table in dealt)
+        streams.append(int("1" + bits, 2).to_bytes(len(bits) // 8 + 1, "little") if dealt else b"")
     return classes + b"".join(varint(len(stream)) for stream in streams[:-1]) + b"".join(streams)
 
 
@@ -712,7 +751,7 @@ def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi:
     states = [int.from_bytes(cursor.take(4), "little") for _ in range(encoding.lanes)]
     lookup = {id(table): (list(table), list(_starts(table).values())) for table in tables}
     words: list[int] = []
-    for i, table in enumerate(chosen):
+    for i, table in enumerate(chosen.tables_in_order()):
         state = states[i % encoding.lanes]
         slot = state % (1 << encoding.prob_bits)
         symbols, starts = lookup[id(table)]
@@ -726,7 +765,7 @@ def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi:
     cursor.end()
     if any(state != RANS_LOW for state in states):
         raise Malformed("a lane does not end where it began")
-    return words
+    return _in_place(chosen.order(), words)
 
 
 def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -> bytes:
@@ -734,8 +773,9 @@ def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -
     starts = {id(table): _starts(table) for table in tables}
     states = [RANS_LOW] * encoding.lanes
     spilled: list[int] = []
+    order, in_order = chosen.order(), chosen.tables_in_order()
     for i in reversed(range(len(words))):
-        word, table = words[i], chosen[i]
+        word, table = words[order[i]], in_order[i]
         frequency, state = table[word], states[i % encoding.lanes]
         if state >= frequency << 32 - encoding.prob_bits:
             spilled.append(state & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Damaged programs, shared parts and payloads: an error of ours or bytes, never a crash or a write out of bounds."""
+"""Damaged programs, shared parts and payloads: an error or bytes, never a crash or a write out of bounds."""
 
 from __future__ import annotations
 

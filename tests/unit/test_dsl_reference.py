@@ -93,7 +93,7 @@ BLOCKS: list[tuple[str, int, list[int], str, str]] = [
     ("Lit sparse(base=0)", 8, [0, 5, 0, 0, 7], "", "05 02 01 02 05 07"),
     ("Lit sparse(base=1)", 1, [1, 0, 1, 1, 0], "", "03 02 01 02"),
     ("Lit huffman(max=2, streams=1)", 2, [0, 1, 2], "03 210200", "01 2b"),
-    ("Lit huffman(max=9, streams=3)", 8, [0, 0], "03 01fe03", "03 01 00 04"),
+    ("Lit huffman(max=9, streams=3)", 8, [0, 0], "03 01fe03", "04 01 01 02 02"),
     (
         "Lit huffman(max=1, streams=1, tables=2, segment=16)",
         1,
@@ -236,7 +236,7 @@ def test_wrong_number_of_words() -> None:
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 00", "without an end mark"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 03", "ends early"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210200", "01 08", "1 bits too many"),
-        ("Lit huffman(max=2, streams=2)", 2, "03 210200", "03 01 04 01", "a stream without words"),
+        ("Lit huffman(max=2, streams=3)", 2, "03 210200", "05 01 01 02 02 01", "a stream without words"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210300", "01 04", "a code of 3 bits, more than 2"),
         ("Lit huffman(max=2, streams=1)", 2, "03 211200", "01 04", "not complete"),
         ("Lit huffman(max=2, streams=1)", 2, "02 2002", "01 04", "not complete"),
