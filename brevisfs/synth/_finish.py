@@ -7,9 +7,11 @@ hold gives way to what does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brevisfs._native import Analysis, Buffer, Program, huffman_tables, join_shared, rans_tables
 from brevisfs.dsl import (
@@ -29,7 +31,8 @@ from brevisfs.dsl import (
     to_wire,
     walk,
 )
-from brevisfs.synth import _literal
+from brevisfs.synth import _classes, _literal
+from brevisfs.synth._costs import Histogram
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._source import Part
@@ -38,43 +41,110 @@ RARE = 0.02
 """Share of exceptions up to which a wide Const becomes sparse instead of raw."""
 
 
+CLASSED_WORDS = 1 << 15
+"""Words from which several tables are looked at."""
+
+LEARN_WORDS = 1 << 21
+"""Words that classes of segments are learnt from."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A program that holds for all of the words, its shared parts and its bytes, zstd's not counted."""
+    """A program that holds for all of the words, its shared parts and its bytes, zstd's not counted.
+
+    `classes` has the class of each segment of the leaves with several tables, by prefix index.
+    """
 
     node: Node
     shared: tuple[bytes, ...]
     size: float
+    classes: dict[int, NDArray[np.uint8]]
 
 
-def finish(part: Part, node: Node, settings: Settings) -> Finished:
-    """The program `node` fitted to all of the words of the part."""
+def finish(part: Part, node: Node, shape: tuple[int, ...], settings: Settings) -> Finished:
+    """The program `node` fitted to all of the words of the part, whose rows are those of `shape`."""
     if isinstance(node, Repeat):
-        return _finish_repeat(part, node, settings)
+        return _finish_repeat(part, node, shape, settings)
     leaves = _count_leaves(part, node, settings)
     choices = {index: leaf.completed(settings) for index, leaf in leaves.items()}
+    passes = _Passes(part, node)
+    classings = {}
+    for index, leaf in leaves.items():
+        found = _classing(passes, index, leaf, choices[index], shape, settings)
+        if found is not None:
+            choices[index], classings[index] = found
     done, _ = _rebuilt(node, 0, choices)
     shared = []
     for index, leaf in leaves.items():
+        hists = classings[index].hists if index in classings else leaf.hist
         match choices[index].node:
             case Lit(Huffman(max_length=max_length)):
-                shared.append(huffman_tables(leaf.hist, max_length))
+                shared.append(huffman_tables(hists, max_length))
             case Lit(Rans(prob_bits=prob_bits)):
-                shared.append(rans_tables(leaf.hist, prob_bits))
+                shared.append(rans_tables(hists, prob_bits))
     inner = len(list(walk(node, part.bits, part.count))) - len(leaves)
     size = NODE_BYTES * inner + sum(choice.size for choice in choices.values())
-    return Finished(done, tuple(shared), size)
+    return Finished(done, tuple(shared), size, {index: found.classes for index, found in classings.items()})
 
 
-def _finish_repeat(part: Part, node: Repeat, settings: Settings) -> Finished:
-    period = part.part(0, part.count // node.times)
-    child = finish(period, node.child, settings)
-    grid = -(-period.count // 64) * 64
-    program = Program(to_wire(child.node), join_shared(child.shared), part.bits, period.count, grid)
+def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: Settings) -> Finished:
+    # A Repeat's child is evaluated as one block.
+    count = part.count // node.times
+    period = replace(part, count=count, block=-(-count // 64) * 64)
+    child = finish(period, node.child, shape, settings)
+    shared = join_shared(child.shared)
+    program = Program(to_wire(child.node), shared, part.bits, count, period.block, child.classes)
     payload = bytearray(program.encode_bound())
     length = program.encode_block(0, period.read(0, period.nbytes), payload)
-    shared = (bytes(payload[:length]), *child.shared)
-    return Finished(Repeat(node.times, child.node), shared, child.size + NODE_BYTES)
+    # The classes stand in the payload: none are left to be encoded with the blocks.
+    return Finished(
+        Repeat(node.times, child.node), (bytes(payload[:length]), *child.shared), child.size + NODE_BYTES, {}
+    )
+
+
+def _classing(
+    passes: _Passes, index: int, leaf: _Leaf, choice: Choice, shape: tuple[int, ...], settings: Settings
+) -> tuple[Choice, _classes.Classing] | None:
+    """Several tables for a coded leaf, if they pay."""
+    match choice.node:
+        case Lit(Huffman() | Rans() as encoding) if leaf.extent.count >= CLASSED_WORDS:
+            segment = _classes.segment_words(shape, leaf.extent.count)
+        case _:
+            return None
+
+    def classed(hists: Histogram) -> Choice:
+        coded = _literal.huffman if isinstance(encoding, Huffman) else _literal.rans
+        several = segment if len(hists) > 1 else 0
+        return coded(hists, leaf.bits, leaf.extent, settings, several)
+
+    step = -(-leaf.extent.count // LEARN_WORDS)
+    lengths = _classes.learn(passes.words(index, step), leaf.bits, segment, lambda hists: classed(hists).rank)
+    if lengths is None:
+        return None
+    found = _classes.assign(passes.words(index, 1), leaf.bits, segment, lengths)
+    fitted = classed(found.hists.astype(np.int64))
+    return (fitted, found) if fitted.rank < choice.rank else None
+
+
+class _Passes:
+    """The words of a program's leaves, block by block."""
+
+    def __init__(self, part: Part, node: Node) -> None:
+        self._part = part
+        self._analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
+        self._scanned = _under_scan(node, part.bits, part.count)
+
+    def words(self, index: int, step: int) -> Iterator[_classes.Placed]:
+        """The words of a leaf in every step-th block, with the position of the first in its stream."""
+        place = 0
+        for block, data in enumerate(self._part.block_bytes()):
+            words = self._analysis.words(block, data, index)
+            if index in self._scanned and len(words) and (block + 1) * self._part.block < self._part.count:
+                # No block has the change to the next block's first word: anything stands for it.
+                words = np.append(words, words[-1])
+            if block % step == 0 and len(words):
+                yield place, words
+            place += len(words)
 
 
 class _Leaf:
@@ -107,6 +177,20 @@ class _Leaf:
 
     def _sparse(self, base: int) -> Choice:
         return Choice(Lit(Sparse(base)), NODE_BYTES + self.others * (3 + self.bits / 8))
+
+
+def _under_scan(node: Node, bits: int, count: int) -> set[int]:
+    """Prefix indexes of the nodes below a Scan."""
+    below: set[int] = set()
+    scan_depth: int | None = None
+    for index, depth, inner, _, _ in walk(node, bits, count):
+        if scan_depth is not None and depth <= scan_depth:
+            scan_depth = None
+        if scan_depth is not None:
+            below.add(index)
+        elif isinstance(inner, Scan):
+            scan_depth = depth
+    return below
 
 
 def _count_leaves(part: Part, node: Node, settings: Settings) -> dict[int, _Leaf]:

@@ -35,6 +35,7 @@ LOOKUP_NS = 1.0
 RANS_NS = 0.5
 ZSTD_NS_PER_BYTE = 0.5
 SPARSE_NS = 0.05
+CLASSED_NS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,9 @@ def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> 
     best = better(best, sparse(hist, bits, extent, settings))
     floor = entropy_bits(hist) * scale
     if floor / 8 < best.rank:
-        best = better(best, huffman(hist, bits, extent, settings, floor))
+        best = better(best, huffman(hist[None], bits, extent, settings))
         if settings.rans_gain * extent.count < best.size * 8 - floor:
-            best = better(best, rans(hist, bits, extent, settings))
+            best = better(best, rans(hist[None], bits, extent, settings))
     return best
 
 
@@ -136,23 +137,33 @@ def sparse(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Ch
     return Choice(Lit(Sparse(base)), NODE_BYTES + 2 * extent.blocks + payload, toll)
 
 
-def huffman(hist: Histogram, bits: int, extent: Extent, settings: Settings, floor: float) -> Choice:
-    """One table for all the words; `floor` is their entropy, in bits."""
+def huffman(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
+    """A table for each row of `hists`; with several, each segment of `segment` words has one of them."""
     max_length = 11 if bits <= 8 else 14
     streams = 5 if min(extent.count, extent.block) >= STREAMED_WORDS else 1
-    scale = extent.count / int(hist.sum())
-    payload = huffman_bits(hist, max_length) * scale / 8
+    coded = sum(huffman_bits(hist, max_length) for hist in hists) / int(hists.sum())
     per_block = 2 + (streams - 1) * varint_bytes(extent.block // 4) + streams * 0.6
-    size = NODE_BYTES + 3 + huffman_table_bytes(hist) + payload + extent.blocks * per_block
-    toll = settings.toll * extent.count * _lookup_ns(floor / extent.count) / 8
-    return Choice(Lit(Huffman(streams, max_length)), size, toll)
+    tables = sum(huffman_table_bytes(hist) for hist in hists)
+    encoding = Huffman(streams, max_length, len(hists), segment)
+    return _coded(encoding, coded, _lookup_ns(coded), tables + extent.blocks * per_block, extent, settings)
 
 
-def rans(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
-    """One table of probabilities for all the words."""
+def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
+    """A table of probabilities for each row of `hists`; with several, as for Huffman codes."""
     prob_bits = 12 if bits <= 8 else 14
     lanes = 32 if min(extent.count, extent.block) >= STREAMED_WORDS else 4
-    scale = extent.count / int(hist.sum())
-    payload = rans_bits(hist, prob_bits) * scale / 8
-    size = NODE_BYTES + 3 + rans_table_bytes(hist, prob_bits) + payload + extent.blocks * (2 + 4 * lanes)
-    return Choice(Lit(Rans(lanes, prob_bits)), size, settings.toll * extent.count * RANS_NS / 8)
+    coded = sum(rans_bits(hist, prob_bits) for hist in hists) / int(hists.sum())
+    tables = sum(rans_table_bytes(hist, prob_bits) for hist in hists)
+    encoding = Rans(lanes, prob_bits, len(hists), segment)
+    return _coded(encoding, coded, RANS_NS, tables + extent.blocks * (2 + 4 * lanes), extent, settings)
+
+
+def _coded(
+    encoding: Huffman | Rans, coded: float, time: float, extra: float, extent: Extent, settings: Settings
+) -> Choice:
+    """`coded` bits and `time` ns a word, `extra` bytes beside the codes; several tables cost more of each."""
+    if encoding.tables > 1:
+        coded += (encoding.tables - 1).bit_length() / encoding.segment
+        time += CLASSED_NS
+    size = NODE_BYTES + 3 + extra + extent.count * coded / 8
+    return Choice(Lit(encoding), size, settings.toll * extent.count * time / 8)

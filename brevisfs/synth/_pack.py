@@ -163,7 +163,7 @@ class _Tasks:
         return synthesize(source, cut.dtype, cut.shape, self._profile, cut.block)
 
     def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
-        program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block)
+        program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
         source = _FileSource(self._fd, cut.offset, cut.nbytes)
         step = plan.block * plan.bits // 8
         for index, lo in enumerate(range(0, cut.nbytes, step)):

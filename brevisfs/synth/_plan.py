@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from brevisfs import safetensors
 from brevisfs._native import join_shared
 from brevisfs.dsl import Lit, Node, Raw, check, to_text, to_wire
@@ -35,6 +38,8 @@ class Plan:
 
     `candidates` are the programs considered, the one chosen first, then by their size; a chosen
     program was fitted to all of the words afterwards, so `node` may differ from it in details.
+    `classes` has, for encoding, the class of each segment of literals with several tables, by prefix
+    index.
     """
 
     node: Node
@@ -44,6 +49,7 @@ class Plan:
     count: int
     block: int
     candidates: list[Candidate]
+    classes: dict[int, NDArray[np.uint8]]
 
 
 def word_bits(dtype: str | None, nbytes: int) -> int:
@@ -74,11 +80,11 @@ def synthesize(
     part = Part(source, bits, count, block_words(bits, count, block))
     settings = SETTINGS[profile]
     choices = expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
-    finished = finish(part, choices[0].node, settings)
+    finished = finish(part, choices[0].node, tuple(shape), settings)
     plain = raw(bits, Extent(count, part.block))
-    node, shared = finished.node, join_shared(finished.shared)
+    node, shared, classes = finished.node, join_shared(finished.shared), finished.classes
     if finished.size > plain.size:
-        node, shared = Lit(Raw()), b""
+        node, shared, classes = Lit(Raw()), b"", {}
     check(node, bits, count)
     candidates = [Candidate(to_text(choice.node), round(choice.size)) for choice in choices]
-    return Plan(node, to_wire(node), shared, bits, count, part.block, candidates)
+    return Plan(node, to_wire(node), shared, bits, count, part.block, candidates, classes)
