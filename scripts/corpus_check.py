@@ -43,7 +43,9 @@ def main() -> int:
         print(f"corpus-check: no .safetensors file in {arguments.folder}", file=sys.stderr)
         return 3
     targets = json.loads(arguments.targets.read_text()) if arguments.targets else {}
-    with tempfile.TemporaryDirectory(prefix="brevisfs-corpus-", dir=arguments.work) as work:
+    with tempfile.TemporaryDirectory(
+        prefix="brevisfs-corpus-", dir=arguments.work, ignore_cleanup_errors=True
+    ) as work:
         return check_all(arguments.folder, models, Path(work), arguments.profile, targets)
 
 

@@ -19,8 +19,8 @@ def mounted(store: Path, mountpoint: Path) -> Iterator[Path]:
     subprocess.run([COMMAND, "mount", str(store), str(mountpoint), "--log", str(log)], check=True)
     try:
         yield mountpoint
+        subprocess.run([COMMAND, "umount", str(mountpoint)], check=True)
     except BaseException:
-        # Whatever failed may hold files open still, and is what there is to report.
+        # What failed may still hold files open, and is what there is to report.
         subprocess.run([COMMAND, "umount", "--lazy", str(mountpoint)], check=False)
         raise
-    subprocess.run([COMMAND, "umount", str(mountpoint)], check=True)
