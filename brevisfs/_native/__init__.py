@@ -121,8 +121,8 @@ def cpu() -> str:
 
 def checksum(data: Buffer) -> int:
     """XXH3-64, seed 0, of a buffer."""
-    view = ffi.from_buffer(data)
-    return int(lib.brv_checksum(ffi.cast("uint8_t *", view), len(view)))
+    with ffi.from_buffer("uint8_t[]", data) as view:
+        return int(lib.brv_checksum(view, len(view)))
 
 
 class Checksum:
@@ -134,8 +134,8 @@ class Checksum:
             raise MemoryError("no checksum state")
 
     def update(self, data: Buffer) -> None:
-        view = ffi.from_buffer(data)
-        lib.brv_hash_update(self._state, ffi.cast("uint8_t *", view), len(view))
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            lib.brv_hash_update(self._state, view, len(view))
 
     @property
     def value(self) -> int:
@@ -146,22 +146,23 @@ class _Base:
     """A validated program for a section of `count` words of `bits` bits in blocks of `block` words."""
 
     def __init__(self, wire: Buffer, shared: Buffer | None, bits: int, count: int, block: int) -> None:
-        status = _local.status
-        shared_view = None if shared is None else ffi.from_buffer(shared)
-        wire_view = ffi.from_buffer(wire)
         if not 0 <= count < 2**64:
             raise ValueError(f"{count} words are out of range")
-        handle = lib.brv_program_new(
-            ffi.cast("uint8_t *", wire_view),
-            len(wire_view),
-            ffi.NULL if shared_view is None else ffi.cast("uint8_t *", shared_view),
-            0 if shared_view is None else len(shared_view),
-            bits,
-            count,
-            block,
-            _forced_cpu(),
-            status,
-        )
+        status = _local.status
+        # bytes(): an empty string still is shared parts, unlike None
+        parts = ffi.NULL if shared is None else ffi.from_buffer("uint8_t[]", bytes(shared))
+        with ffi.from_buffer("uint8_t[]", wire) as view:
+            handle = lib.brv_program_new(
+                view,
+                len(view),
+                parts,
+                0 if shared is None else len(parts),
+                bits,
+                count,
+                block,
+                _forced_cpu(),
+                status,
+            )
         if not handle:
             _raise(status)
         self._p = ffi.gc(handle, lib.brv_program_free, lib.brv_program_memory(handle))
@@ -214,10 +215,6 @@ class Program(_Base):
         must be just those that the range touches. checks, shape (k,): their XXH3, or None to skip.
         Raises BlockDamaged.
         """
-        view = ffi.from_buffer(payload)
-        target = ffi.from_buffer(out, require_writable=True)
-        if hi - lo > len(target) or lo < 0:
-            raise ValueError(f"{hi - lo} bytes do not fit a buffer of {len(target)}")
         spans = np.ascontiguousarray(spans, np.uint64)
         blocks = len(spans)
         sums = ffi.NULL
@@ -226,20 +223,26 @@ class Program(_Base):
             if len(checks) != blocks:
                 raise ValueError(f"{len(checks)} checksums for {blocks} blocks")
             sums = ffi.from_buffer("uint64_t[]", checks)
-        rc = lib.brv_decode(
-            self._p,
-            _local.scratch,
-            ffi.cast("uint8_t *", view),
-            len(view),
-            first_block,
-            blocks,
-            ffi.from_buffer("uint64_t[]", spans),
-            sums,
-            ffi.cast("uint8_t *", target),
-            lo,
-            hi,
-            _local.status,
-        )
+        with (
+            ffi.from_buffer("uint8_t[]", payload) as view,
+            ffi.from_buffer("uint8_t[]", out, require_writable=True) as target,
+        ):
+            if hi - lo > len(target) or lo < 0:
+                raise ValueError(f"{hi - lo} bytes do not fit a buffer of {len(target)}")
+            rc = lib.brv_decode(
+                self._p,
+                _local.scratch,
+                view,
+                len(view),
+                first_block,
+                blocks,
+                ffi.from_buffer("uint64_t[]", spans),
+                sums,
+                target,
+                lo,
+                hi,
+                _local.status,
+            )
         if rc:
             _raise(_local.status)
 
@@ -252,20 +255,14 @@ class Program(_Base):
 
         Raises NotApplicable if D does not apply.
         """
-        view = ffi.from_buffer(data)
-        target = ffi.from_buffer(out, require_writable=True)
         length = ffi.new("size_t *")
-        rc = lib.brv_encode_block(
-            self._p,
-            _local.scratch,
-            index,
-            ffi.cast("uint8_t *", view),
-            len(view),
-            ffi.cast("uint8_t *", target),
-            len(target),
-            length,
-            _local.status,
-        )
+        with (
+            ffi.from_buffer("uint8_t[]", data) as view,
+            ffi.from_buffer("uint8_t[]", out, require_writable=True) as target,
+        ):
+            rc = lib.brv_encode_block(
+                self._p, _local.scratch, index, view, len(view), target, len(target), length, _local.status
+            )
         if rc:
             _raise(_local.status)
         return int(length[0])
@@ -286,21 +283,13 @@ class Analysis(_Base):
 
     def words(self, index: int, data: Buffer, node: int) -> npt.NDArray[Any]:
         """The words that D gives prefix node `node` for block `index` with flat bytes `data`."""
-        view = ffi.from_buffer(data)
         dtype = _DTYPES[_container(int(lib.brv_node_bits(self._p, node)))]
         out = np.empty(min(self.block, self.count), dtype)
         n = ffi.new("size_t *")
-        rc = lib.brv_words(
-            self._p,
-            _local.scratch,
-            index,
-            ffi.cast("uint8_t *", view),
-            len(view),
-            node,
-            ffi.from_buffer(out),
-            n,
-            _local.status,
-        )
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            rc = lib.brv_words(
+                self._p, _local.scratch, index, view, len(view), node, ffi.from_buffer(out), n, _local.status
+            )
         if rc:
             _raise(_local.status)
         return out[: int(n[0])]
@@ -315,19 +304,19 @@ class Analysis(_Base):
             raise ValueError(f"a histogram of node {node} has {1 << min(bits, 16)} columns of uint64")
         if classes is not None and (len(classes) == 0 or int(classes.max()) >= hist.size >> bits):
             raise ValueError("a class has no row in the histogram")
-        view = ffi.from_buffer(data)
-        rc = lib.brv_histogram(
-            self._p,
-            _local.scratch,
-            index,
-            ffi.cast("uint8_t *", view),
-            len(view),
-            node,
-            ffi.from_buffer("uint64_t[]", hist, require_writable=True),
-            ffi.NULL if classes is None else ffi.from_buffer("uint8_t[]", classes),
-            0 if classes is None else len(classes),
-            _local.status,
-        )
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            rc = lib.brv_histogram(
+                self._p,
+                _local.scratch,
+                index,
+                view,
+                len(view),
+                node,
+                ffi.from_buffer("uint64_t[]", hist, require_writable=True),
+                ffi.NULL if classes is None else ffi.from_buffer("uint8_t[]", classes),
+                0 if classes is None else len(classes),
+                _local.status,
+            )
         if rc:
             _raise(_local.status)
 
