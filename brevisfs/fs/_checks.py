@@ -71,7 +71,7 @@ def may_allow_others() -> bool:
 
 def _is_dead(mountpoint: Path) -> bool:
     try:
-        os.stat(mountpoint)
+        os.statvfs(mountpoint)  # the kernel has no answer of its own to this
     except OSError as error:
         return error.errno == errno.ENOTCONN
     return False
