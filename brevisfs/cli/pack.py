@@ -56,6 +56,7 @@ def command(
 
     In a folder, files that are not safetensors are skipped, and so are archives that are up to date.
     """
+    threads = jobs or len(os.sched_getaffinity(0))
     batch = Batch()
     packed: list[Packed] = []
     skipped: dict[str, int] = {}
@@ -67,9 +68,7 @@ def command(
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             return
-        with progress(item.path.name) as bar:
-            replace = force and target not in written
-            result = _pack(item.path, target, synth.Profile(profile), jobs, replace, bar)
+        result = _pack(item.path, target, synth.Profile(profile), threads, force and target not in written)
         written.add(target)
         packed.append(result)
         if not as_json:
@@ -81,9 +80,7 @@ def command(
     return batch.code
 
 
-def _pack(
-    source: Path, target: Path, profile: synth.Profile, jobs: int | None, replace: bool, bar: Progress | None
-) -> Packed:
+def _pack(source: Path, target: Path, profile: synth.Profile, jobs: int, replace: bool) -> Packed:
     started = time.monotonic()
     with opened(source) as source_fd:
         _check_source(source_fd)
@@ -91,19 +88,11 @@ def _pack(
         target.parent.mkdir(parents=True, exist_ok=True)
         with new_file(target, replace=replace) as out_fd:
             before = os.fstat(source_fd)
-            report = synth.pack(
-                source_fd, out_fd, profile=profile, jobs=jobs or len(os.sched_getaffinity(0)), progress=bar
-            )
-            difference = _first_difference(source_fd, out_fd)
-            after = os.fstat(source_fd)
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                raise synth.SourceChanged(
-                    "it was written to while it was packed; pack it again when that is done"
-                )
-            if difference is not None:
-                raise archive.Mismatch(
-                    f"the archive differs near byte {difference} and was not kept; please report this"
-                )
+            with progress(f"packing {source.name}") as bar:
+                report = synth.pack(source_fd, out_fd, profile=profile, jobs=jobs, progress=bar)
+            with progress(f"checking {source.name}") as bar:
+                difference = _first_difference(source_fd, out_fd, bar)
+            _judge(difference, before, os.fstat(source_fd))
             copy_metadata(source_fd, out_fd)
     seconds = round(time.monotonic() - started, 3)
     return Packed(str(source), str(target), report.original, report.stored, report.sha256.hex(), seconds)
@@ -115,16 +104,24 @@ def _check_source(fd: int) -> None:
     safetensors.parse(os.fstat(fd).st_size, lambda offset, length: os.pread(fd, length, offset))
 
 
-def _first_difference(source_fd: int, archive_fd: int) -> int | None:
+def _first_difference(source_fd: int, archive_fd: int, bar: Progress | None) -> int | None:
     """Decodes the whole archive; the offset of the first chunk that is not the source's, None if all are."""
     reader = archive.Reader(archive_fd)
-    buffer = bytearray(_CHUNK)
     for offset in range(0, reader.size, _CHUNK):
-        part = memoryview(buffer)[: min(_CHUNK, reader.size - offset)]
-        reader.read_into(offset, part)
-        if part != os.pread(source_fd, len(part), offset):
+        decoded = bytearray(min(_CHUNK, reader.size - offset))
+        reader.read_into(offset, decoded)
+        if decoded != os.pread(source_fd, len(decoded), offset):
             return offset
+        if bar:
+            bar(offset + len(decoded), reader.size)
     return None if reader.size == os.fstat(source_fd).st_size else reader.size
+
+
+def _judge(difference: int | None, before: os.stat_result, after: os.stat_result) -> None:
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise synth.SourceChanged("it was written to while it was packed; pack it again when that is done")
+    if difference is not None:
+        raise archive.Mismatch(f"the archive differs near byte {difference}, and was not kept; report this")
 
 
 def _reason_to_skip(path: Path, target: Path | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -388,6 +389,33 @@ def test_interrupted(brevisfs: Run, model: Path, monkeypatch: pytest.MonkeyPatch
     code, _, err = brevisfs("pack", model)
     assert code == 130
     assert "interrupted" in err
+    assert os.listdir(model.parent) == [model.name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_while_packing_leaves_nothing(model: Path, number: signal.Signals) -> None:
+    # All is written and only the name is missing: the latest moment at which nothing may stay.
+    code = (
+        "import signal, sys\n"
+        "from brevisfs import cli, synth\n"
+        "real = synth.pack\n"
+        "def pack(*files, **options):\n"
+        "    real(*files, **options)\n"
+        "    print('packed', flush=True)\n"
+        "    signal.pause()\n"
+        "synth.pack = pack\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", code, "pack", str(model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"packed\n"
+        process.send_signal(number)
+        said = process.stderr.read()
+        ended = process.wait()
+    assert ended == (-number if number == signal.SIGKILL else 128 + number)
+    assert b"Traceback" not in said
     assert os.listdir(model.parent) == [model.name]
 
 
