@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from brevisfs import safetensors
 from brevisfs._native import join_shared
-from brevisfs.dsl import Lit, Node, Raw, check, to_text, to_wire
+from brevisfs.dsl import Const, Lit, Node, Raw, Repeat, check, to_text, to_wire
 from brevisfs.synth._finish import finish
 from brevisfs.synth._literal import Extent, raw
 from brevisfs.synth._profile import SETTINGS, Profile
-from brevisfs.synth._search import Hint, expand_root
+from brevisfs.synth._search import Hint, expand, expand_root, records
 from brevisfs.synth._source import Part, Source
 
 BLOCK_BYTES = 1 << 17
@@ -76,15 +76,25 @@ def synthesize(
     if source.nbytes == 0:
         raise ValueError("nothing to synthesise: the tensor has no bytes")
     bits = word_bits(dtype, source.nbytes)
-    count = 8 * source.nbytes // bits
-    part = Part(source, bits, count, block_words(bits, count, block))
+    part = _part(source, bits, block)
     settings = SETTINGS[profile]
-    choices = expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
-    finished = finish(part, choices[0].node, tuple(shape), settings)
-    plain = raw(bits, Extent(count, part.block))
+    choices = [
+        (part, choice) for choice in expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
+    ]
+    if bits == 8 and not isinstance(choices[0][1].node, Const | Repeat):
+        for wide in (_part(source, wider, block) for wider in records(part)):
+            choices += [(wide, choice) for choice in expand(wide, Hint(), settings)]
+        choices.sort(key=lambda entry: entry[1].rank)
+    part, choice = choices[0]
+    finished = finish(part, choice.node, tuple(shape), settings)
     node, shared, classes = finished.node, join_shared(finished.shared), finished.classes
-    if finished.size > plain.size:
+    if finished.size > raw(part.bits, Extent(part.count, part.block)).size:
         node, shared, classes = Lit(Raw()), b"", {}
-    check(node, bits, count)
-    candidates = [Candidate(to_text(choice.node), round(choice.size)) for choice in choices]
-    return Plan(node, to_wire(node), shared, bits, count, part.block, candidates, classes)
+    check(node, part.bits, part.count)
+    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
+    return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
+
+
+def _part(source: Source, bits: int, block: int | None) -> Part:
+    count = 8 * source.nbytes // bits
+    return Part(source, bits, count, block_words(bits, count, block))

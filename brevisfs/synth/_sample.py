@@ -99,6 +99,10 @@ def from_flat(data: Buffer, bits: int) -> Words:
     if bits == 8 * kind.itemsize:
         return np.frombuffer(data, kind)
     count = 8 * len(data) // bits
+    if bits % 8 == 0:
+        padded = np.zeros((count, kind.itemsize), np.uint8)
+        padded[:, : bits // 8] = np.frombuffer(data, np.uint8)[: count * bits // 8].reshape(count, -1)
+        return padded.view(kind).reshape(-1)
     every = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
     planes = every[: count * bits].reshape(count, bits)
     words = np.zeros(count, kind)

@@ -89,8 +89,11 @@ class Part:
     def sample(self) -> Sample:
         """All the words if there are few, else runs of them from all over."""
         if self.count <= SAMPLE_WORDS:
-            pieces = [self.words(0, self.count)]
-        else:
-            starts = cuts(self.count, PIECE_WORDS, SAMPLE_WORDS // PIECE_WORDS)
-            pieces = [self.words(at, at + PIECE_WORDS) for at in starts]
+            return Sample(self.bits, self.count, self.block, (self.words(0, self.count),))
+        return self.runs(SAMPLE_WORDS // PIECE_WORDS, PIECE_WORDS)
+
+    def runs(self, wanted: int, length: int) -> Sample:
+        """Up to `wanted` runs of `length` words, a multiple of 8, from all over."""
+        starts = cuts(self.count, length, wanted)
+        pieces = [self.words(at, min(self.count, at + length)) for at in starts]
         return Sample(self.bits, self.count, self.block, tuple(pieces))
