@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import trio
 from pyfuse3 import FUSEError
 
@@ -36,7 +37,7 @@ _MOST_REQUESTS = 32
 class _Extent:
     """`ready` is set once `buffer` is filled or `error` says why not. While `pins` > 0 it is in use."""
 
-    buffer: bytearray
+    buffer: memoryview
     ready: trio.Event
     pins: int = 0
     error: Exception | None = None
@@ -119,7 +120,7 @@ class ExtentCache:
             extent = self._extents.get(key)
             if extent is None or not extent.ready.is_set():
                 return None
-            found.append(memoryview(extent.buffer))
+            found.append(extent.buffer)
         for key in keys:
             self._extents.move_to_end(key)
         self.counters.found += len(keys)
@@ -132,7 +133,7 @@ class ExtentCache:
             for _, extent in wanted:
                 await extent.ready.wait()
             whole = [
-                memoryview(extent.buffer)
+                extent.buffer
                 if extent.error is None
                 else await self._salvage(backing, index, extent.error, offset, end)
                 for index, extent in wanted
@@ -178,7 +179,7 @@ class ExtentCache:
         length = min(EXTENT, reader.size - begin)
         extent = self._extents[backing.key, index] = _Extent(self._buffer(), trio.Event(), pins=1)
         backing.users += 1
-        work = partial(reader.read_into, begin, memoryview(extent.buffer)[:length])
+        work = partial(reader.read_into, begin, extent.buffer[:length])
         self._pool.submit(work, partial(self._decoded, backing, index, extent))
         return extent
 
@@ -204,7 +205,7 @@ class ExtentCache:
         assert reader is not None
         begin = index * EXTENT
         lo, hi = max(offset, begin), min(end, begin + EXTENT)
-        extent = memoryview(bytearray(EXTENT))
+        extent = _new_buffer()
         self._salvaging += 1
         try:
             with self._backings.held(backing):
@@ -215,7 +216,7 @@ class ExtentCache:
             self._salvaging -= 1
         return extent
 
-    def _buffer(self) -> bytearray:
+    def _buffer(self) -> memoryview:
         """Room for one extent, made by letting go of the oldest ones that are not in use."""
         room = max(self._least, self._most - self._index_memory())
         buffer = None
@@ -224,7 +225,7 @@ class ExtentCache:
             if oldest is None:
                 break
             buffer = self._extents.pop(oldest).buffer
-        return buffer or bytearray(EXTENT)
+        return _new_buffer() if buffer is None else buffer
 
     def _index_memory(self) -> int:
         memory = self._backings.memory
@@ -232,6 +233,11 @@ class ExtentCache:
             self._backings.drop_programs()
             memory = self._backings.memory
         return memory
+
+
+def _new_buffer() -> memoryview:
+    # Not a bytearray, which would touch all of it here, on the event loop, to set it to zero.
+    return np.empty(EXTENT, np.uint8).data
 
 
 def _indexes(offset: int, end: int) -> range:

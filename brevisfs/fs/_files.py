@@ -16,6 +16,7 @@ from brevisfs.store import Entry
 
 log = logging.getLogger("brevisfs.fs")
 
+_SMALL = 128 * 1024
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
@@ -33,6 +34,7 @@ class Files(State):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.files: Handles[OpenFile] = Handles()
+        self._small = memoryview(bytearray(_SMALL))
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
         if flags & _WRITING:
@@ -49,6 +51,8 @@ class Files(State):
         backing = self.files[fh].backing
         if backing.reader is not None:
             return await self.cache.read(backing, off, size)
+        if size <= _SMALL and self._read_at_once(backing.file, off, size):
+            return self._small[:size]
         return await on_disk(_read_all, backing.file, off, size)
 
     async def flush(self, fh: int) -> None:
@@ -67,6 +71,16 @@ class Files(State):
         file = self.store.open(folder, entry)
         name = entry.file.decode("utf-8", "backslashreplace")
         return Backing(name, entry.kind, entry.identity, file)
+
+    def _read_at_once(self, file: int, offset: int, size: int) -> bool:
+        """Fills `_small` with `size` bytes if the kernel has them all in memory; never waits.
+
+        For a small read this is a fraction of what handing it to a thread takes.
+        """
+        try:
+            return os.preadv(file, [self._small[:size]], offset, os.RWF_NOWAIT) == size
+        except OSError:
+            return False
 
     async def _adopt(self, opened: Backing) -> Backing:
         try:

@@ -39,9 +39,16 @@ def umount(mountpoint: Path, lazy: bool = False) -> None:
 def _daemon(mountpoint: Path) -> int | None:
     """A descriptor of the process that serves the mount; None if it is dead or out of reach."""
     try:
-        return os.pidfd_open(int(os.getxattr(mountpoint, PREFIX + b"pid")))
+        number = int(os.getxattr(mountpoint, PREFIX + b"pid"))
+        daemon = os.pidfd_open(number)
+        command = Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:
         return None
+    if b"brevisfs" in command:
+        return daemon
+    # A container's number is another process here.
+    os.close(daemon)
+    return None
 
 
 def _unmount(mountpoint: Path, lazy: bool) -> None:

@@ -81,6 +81,13 @@ def test_the_daemon_is_a_fresh_process_and_has_no_children(mounted: Mount) -> No
     assert {os.readlink(process / "fd" / str(number)) for number in (0, 1, 2)} == {os.devnull}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may set the read-ahead")
+def test_requests_are_large(mounted: Mount) -> None:
+    device = mounted.path.stat().st_dev
+    setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    assert setting.read_text() == "1024\n"
+
+
 def test_a_store_has_one_daemon(mounted: Mount, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(StoreBusy, match=str(mounted.daemon)) as caught:

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import struct
 import subprocess
 from pathlib import Path
 
@@ -192,6 +193,35 @@ def test_writing_is_refused(mount: Mounter, store: Path) -> None:
             attempt()
         assert caught.value.errno == errno.EROFS
     assert (store / "x").read_text() == "x"
+
+
+def access_list(user: int) -> bytes:
+    """Lets `user` read, and nobody but the owner otherwise; in the form the kernel keeps, see acl(5)."""
+    nobody = 0xFFFFFFFF
+    entries = [(1, 6, nobody), (2, 4, user), (4, 0, nobody), (16, 4, nobody), (32, 0, nobody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_access_lists_count(mount: Mounter, store: Path, tmp_path: Path) -> None:
+    """Modes alone would let the group in where the list lets one user in."""
+    add_archive(store / "m.brv", [noise(10)])
+    try:
+        os.setxattr(store / "m.brv", "system.posix_acl_access", access_list(65534))
+    except OSError as error:
+        assert error.errno == errno.EOPNOTSUPP
+        pytest.skip("no access lists on this filesystem")
+    mounted = mount()
+    for path in (tmp_path, *tmp_path.parents[:2], store):
+        os.chmod(path, 0o755)
+
+    def reads(user: int) -> bool:
+        command = ["cat", mounted.path / "m"]
+        done = subprocess.run(command, user=user, group=0, extra_groups=[], capture_output=True, check=False)
+        return done.returncode == 0
+
+    assert reads(65534)
+    assert not reads(65533)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

@@ -94,6 +94,12 @@ def test_a_raw_file_is_read_whole_whatever_the_disk_gives_at_once(
 
     async def test(operations: Operations) -> None:
         opened = await operations.open(await number(operations, b"raw"), os.O_RDONLY, None)
+        assert bytes(await operations.read(opened.fh, 100, 5000)) == data[100:5100]
+
+        def not_in_memory(*_: object) -> int:
+            raise BlockingIOError
+
+        monkeypatch.setattr(os, "preadv", not_in_memory)
         monkeypatch.setattr(os, "pread", lambda file, size, offset: pread(file, min(size, 700), offset))
         assert await operations.read(opened.fh, 100, 5000) == data[100:5100]
         assert await operations.read(opened.fh, 9000, 5000) == data[9000:]
