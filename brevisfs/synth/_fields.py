@@ -25,6 +25,8 @@ from brevisfs.synth._sample import CHUNK, Sample, Words
 WINDOW = 16
 """Bits of a joint histogram."""
 
+FEW_WORDS = 1 << 14
+
 ZSTD_BLOCK_BYTES = 24
 """What a zstd frame costs whatever it holds."""
 
@@ -154,8 +156,9 @@ def _stillness(sample: Sample) -> list[tuple[int, float]]:
 
 def coded_fields(sample: Sample, widest: int) -> Iterator[tuple[Field, Histogram]]:
     """Each field of `widest` bits at most, with its histogram."""
-    window = min(WINDOW, sample.bits)
-    step = max(1, WINDOW - widest)
+    # A window is counted once for several fields, which pays where words are many against its bins.
+    step = WINDOW - widest if len(sample.words) > FEW_WORDS else 1
+    window = min(widest + step, sample.bits)
     counted: dict[int, Histogram] = {}
     for low in range(sample.bits):
         base = min(low // step * step, sample.bits - window)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from brevisfs import safetensors
 from brevisfs._native import join_shared
-from brevisfs.dsl import Const, Lit, Node, Raw, Repeat, check, to_text, to_wire
+from brevisfs.dsl import Const, Lit, Node, ProgramError, Raw, Repeat, check, to_text, to_wire
 from brevisfs.synth._finish import finish
 from brevisfs.synth._literal import Extent, raw
-from brevisfs.synth._profile import SETTINGS, Profile
+from brevisfs.synth._profile import SETTINGS, Profile, Settings
 from brevisfs.synth._search import Hint, expand, expand_root, records
 from brevisfs.synth._source import Part, Source
 
@@ -36,8 +36,8 @@ class Candidate:
 class Plan:
     """How to store one section: `count` words of `bits` bits in blocks of `block` words.
 
-    `candidates` are the programs considered, the one chosen first, then by their size; a chosen
-    program was fitted to all of the words afterwards, so `node` may differ from it in details.
+    `candidates` are the programs considered, the best for the profile first. The first that keeps the
+    limits of the format was fitted to all of the words, so `node` may differ from it in details.
     `classes` has, for encoding, the class of each segment of literals with several tables, by prefix
     index.
     """
@@ -85,13 +85,24 @@ def synthesize(
         for wide in (_part(source, wider, block) for wider in records(part)):
             choices += [(wide, choice) for choice in expand(wide, Hint(), settings)]
         choices.sort(key=lambda entry: entry[1].rank)
-    part, choice = choices[0]
-    finished = finish(part, choice.node, tuple(shape), settings)
+    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
+    plans = (_fitted(part, choice.node, tuple(shape), settings, candidates) for part, choice in choices)
+    return next(plan for plan in plans if plan is not None)
+
+
+def _fitted(
+    part: Part, chosen: Node, shape: tuple[int, ...], settings: Settings, candidates: list[Candidate]
+) -> Plan | None:
+    """The chosen program fitted to all of the words; None if it breaks a limit of the format."""
+    try:
+        check(chosen, part.bits, part.count)
+        finished = finish(part, chosen, shape, settings)
+        check(finished.node, part.bits, part.count)
+    except ProgramError:
+        return None
     node, shared, classes = finished.node, join_shared(finished.shared), finished.classes
     if finished.size > raw(part.bits, Extent(part.count, part.block)).size:
         node, shared, classes = Lit(Raw()), b"", {}
-    check(node, part.bits, part.count)
-    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
     return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
 
 

@@ -46,12 +46,12 @@ PROMISING = 0.97
 SETTLED = 2
 """How many of the best cut streams have zstd tried on their fields."""
 
-RECORD_BYTES = 1 << 14
+RECORD_BYTES, RECORD_WORDS = 1 << 14, 2048
 RECORDS_PROMISING = 0.995
 RECORDS_TRIED = 1
 """How much simpler wider words must look to be tried on bytes, and how many widths are."""
 
-GLANCE_RUNS, GLANCE_WORDS = 8, 2048
+GLANCE_RUNS, GLANCE_WORDS = 8, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,12 @@ def _ranked(choices: list[Choice]) -> list[Choice]:
 
 def records(part: Part) -> list[int]:
     """Bits of wider words that the stream, of bytes, looks simpler in: fields of records, interleaved."""
-    single = _independent_bits(part.runs(GLANCE_RUNS, 8 * GLANCE_WORDS)) / 8
+    single = _independent_bits(part.runs(GLANCE_RUNS, 8 * RECORD_WORDS)) / 8
     found = []
     for size in range(2, 9):
         if part.nbytes % size == 0 and part.nbytes >= RECORD_BYTES:
             wide = Part(part.source, 8 * size, part.nbytes // size, part.block)
-            share = _independent_bits(wide.runs(GLANCE_RUNS, GLANCE_WORDS)) / (8 * size)
+            share = _independent_bits(wide.runs(GLANCE_RUNS, RECORD_WORDS)) / (8 * size)
             if share < RECORDS_PROMISING * single:
                 found.append((share, 8 * size))
     return [bits for _, bits in sorted(found)[:RECORDS_TRIED]]
