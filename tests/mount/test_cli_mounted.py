@@ -1,7 +1,6 @@
 """The commands a person types around a mount, each as a process."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,11 +11,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from brevisfs.errors import ExitCode
+from tests.mount.conftest import has_fuse
 
-pytestmark = pytest.mark.skipif(
-    not os.access("/dev/fuse", os.R_OK | os.W_OK) or shutil.which("fusermount3") is None,
-    reason="mounting needs /dev/fuse and fusermount3",
-)
+pytestmark = pytest.mark.skipif(not has_fuse(), reason="mounting needs /dev/fuse and fusermount3")
 
 
 def brevisfs(*arguments: object) -> tuple[int, str]:

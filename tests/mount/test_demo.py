@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from tests.mount.conftest import has_fuse
+
 ROOT = Path(__file__).resolve().parents[2]
 
-needs_fuse = pytest.mark.skipif(
-    not os.access("/dev/fuse", os.R_OK | os.W_OK) or shutil.which("fusermount3") is None,
-    reason="mounting needs /dev/fuse and fusermount3",
-)
+needs_fuse = pytest.mark.skipif(not has_fuse(), reason="mounting needs /dev/fuse and fusermount3")
 
 
 @pytest.fixture

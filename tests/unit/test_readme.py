@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from brevisfs.errors import ExitCode
+from tests.mount.conftest import has_fuse
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -24,7 +24,6 @@ COMMANDS = [
 ]
 SET_UP = ["make demo", "make test"]
 NEEDS_MOUNT = re.compile(r"\b(mount|umount|models)\b")
-HAS_FUSE = os.access("/dev/fuse", os.R_OK | os.W_OK) and shutil.which("fusermount3") is not None
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ def test_every_command_runs(sandbox: Path) -> None:
     bin_folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     for command in COMMANDS[len(SET_UP) :]:
-        if NEEDS_MOUNT.search(command) and not HAS_FUSE:
+        if NEEDS_MOUNT.search(command) and not has_fuse():
             continue
         done = subprocess.run(
             command, shell=True, cwd=sandbox, env=environment, capture_output=True, text=True, timeout=120
