@@ -5,29 +5,43 @@
 
 #define BAD(i, what) return fail(st, BRV_PAYLOAD, (int)(i), what)
 
+/* The exceptions of a sparse literal, in scratch. */
+typedef struct {
+    size_t n;
+    uint32_t *at;
+    void *words;
+} exceptions;
+
+static int read_sparse(const brv_program *p, brv_scratch *s, uint32_t i, cursor item, size_t m, exceptions *x,
+                       brv_status *st)
+{
+    const node *nd = &p->nodes[i];
+    uint64_t n, gap, at = 0;
+    if (get_varint(&item, &n) || n > m) BAD(i, "bad count of exceptions");
+    x->n = (size_t)n;
+    x->at = scratch_take(s, x->n * sizeof *x->at);
+    x->words = scratch_take(s, x->n * nd->container);
+    for (size_t j = 0; j < x->n; j++, at++) {
+        if (get_varint(&item, &gap) || gap >= m - at) BAD(i, "bad position of an exception");
+        at += gap;
+        x->at[j] = (uint32_t)at;
+    }
+    if (left(&item) != (nd->bits == 1 ? 0 : sliced_size(x->n, nd->bits))) BAD(i, "bad exceptions");
+    if (nd->bits == 1) p->k->fill(x->words, 1, nd->word ^ 1, x->n);
+    else p->k->unpack(item.p, x->n, nd->bits, nd->container, x->words);
+    return 0;
+}
+
 static int eval_sparse(const brv_program *p, brv_scratch *s, uint32_t i, cursor item, size_t m, void *dst,
                        brv_status *st)
 {
     const node *nd = &p->nodes[i];
     const size_t mark = s->used;
-    uint64_t n, gap = 0, at = 0;
+    exceptions x;
+    int rc = read_sparse(p, s, i, item, m, &x, st);
+    if (rc) return rc;
     p->k->fill(dst, nd->container, nd->word, m);
-    if (get_varint(&item, &n) || n > m) BAD(i, "bad count of exceptions");
-    cursor gaps = item;
-    for (uint64_t j = 0; j < n; j++, at++) {
-        if (get_varint(&item, &gap) || gap >= m - at) BAD(i, "bad position of an exception");
-        at += gap;
-    }
-    if (left(&item) != (nd->bits == 1 ? 0 : sliced_size((size_t)n, nd->bits))) BAD(i, "bad exceptions");
-    void *words = scratch_take(s, (size_t)n * nd->container);
-    if (nd->bits == 1) p->k->fill(words, 1, nd->word ^ 1, (size_t)n);
-    else p->k->unpack(item.p, (size_t)n, nd->bits, nd->container, words);
-    at = 0;
-    for (uint64_t j = 0; j < n; j++, at++) {
-        (void)get_varint(&gaps, &gap);
-        at += gap;
-        store_word(dst, nd->container, (size_t)at, load_word(words, nd->container, (size_t)j));
-    }
+    for (size_t j = 0; j < x.n; j++) store_word(dst, nd->container, x.at[j], load_word(x.words, nd->container, j));
     s->used = mark;
     return 0;
 }
@@ -69,6 +83,9 @@ static int eval_lit(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t l
         return 0;
     case ENC_RANS:
         if (rans_decode(nd, p->k, item, lo, m, dst, s)) BAD(i, "damaged rans literal");
+        return 0;
+    case ENC_TUNSTALL:
+        if (tunstall_decode(nd, p->k, item, lo, m, dst, s)) BAD(i, "damaged tunstall literal");
         return 0;
     case ENC_ZSTD:
         return eval_zstd(p, s, i, item, m, dst, st);
@@ -127,37 +144,61 @@ static int eval_scan(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t 
     return 0;
 }
 
-static bool is_raw8(const node *nd) { return nd->op == OP_LIT && nd->enc == ENC_RAW && nd->bits == 8; }
+/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
+ * or nearly so, then 8 bits coded somehow, then the rest as it is; perhaps all rotated. One pass over the words. */
+typedef struct {
+    uint32_t top, symbol, rest; /* nodes; top is 0 if there is none */
+    unsigned t;                 /* bits of the top */
+} joined;
 
-/* Two byte-wide children of a 16-bit word: one pass; a raw one is read where it lies. */
-static int eval_merge_8_8(const brv_program *p, brv_scratch *s, uint32_t i, unsigned rotate, uint64_t lo, size_t m,
-                          cursor *payload, void *dst, brv_status *st)
+static bool is_joined(const brv_program *p, uint32_t i, joined *j)
 {
-    const uint32_t a = i + 1, b = p->nodes[a].end;
-    const size_t mark = s->used;
-    const uint8_t *part[2];
-    for (int j = 0; j < 2; j++) {
-        const uint32_t c = j ? b : a;
-        if (is_raw8(&p->nodes[c])) {
-            if (left(payload) < m) BAD(c, "the payload is cut short");
-            part[j] = payload->p;
-            payload->p += m;
-            continue;
-        }
-        uint8_t *t = scratch_take(s, m);
-        int rc = eval_node(p, s, c, lo, lo + m, payload, t, st);
-        if (rc) return rc;
-        part[j] = t;
+    const node *nd = &p->nodes[i];
+    if (nd->op != OP_MERGE || (nd->bits != 16 && nd->bits != 32)) return false;
+    *j = (joined){.symbol = i + 1};
+    const node *c = &p->nodes[i + 1];
+    if (c->bits <= 3 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
+        j->top = i + 1;
+        j->t = c->bits;
+        j->symbol = c->end;
+        if (j->symbol == nd->end) return false;
+        c = &p->nodes[j->symbol];
     }
-    p->k->merge_8_8(dst, part[0], part[1], rotate, m);
-    s->used = mark;
-    return 0;
+    j->rest = c->end;
+    if (c->bits != 8 || j->rest == nd->end) return false;
+    c = &p->nodes[j->rest];
+    return c->end == nd->end && c->op == OP_LIT && c->enc == ENC_RAW;
 }
 
-static bool is_merge_8_8(const brv_program *p, uint32_t i)
+static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const joined *j, unsigned rotate, uint64_t lo,
+                       size_t m, cursor *payload, void *dst, brv_status *st)
 {
-    return p->nodes[i].op == OP_MERGE && p->nodes[i].bits == 16 && p->nodes[i + 1].bits == 8 &&
-           p->nodes[p->nodes[i + 1].end].bits == 8 && p->nodes[p->nodes[i + 1].end].end == p->nodes[i].end;
+    const node *nd = &p->nodes[i], *rest = &p->nodes[j->rest];
+    const size_t mark = s->used, bytes = sliced_size(m, rest->bits);
+    const unsigned up = nd->bits - j->t;
+    exceptions x = {.n = 0};
+    uint64_t top = 0, len;
+    int rc;
+    if (j->top) {
+        top = p->nodes[j->top].word << up;
+        if (p->nodes[j->top].op == OP_LIT) {
+            if (get_varint(payload, &len) || len > left(payload)) BAD(j->top, "the payload is cut short");
+            if ((rc = read_sparse(p, s, j->top, (cursor){payload->p, payload->p + len}, m, &x, st))) return rc;
+            payload->p += len;
+        }
+    }
+    uint8_t *symbols = scratch_take(s, m);
+    if ((rc = eval_node(p, s, j->symbol, lo, lo + m, payload, symbols, st))) return rc;
+    if (left(payload) < bytes) BAD(j->rest, "the payload is cut short");
+    p->k->join(dst, nd->container, symbols, payload->p, j->t, top, rotate, m);
+    payload->p += bytes;
+    for (size_t e = 0; e < x.n; e++) {
+        const uint64_t v = ((uint64_t)((uint8_t *)x.words)[e] << up) ^ top; /* a rotation carries over an xor */
+        const uint64_t turned = rotate ? (v >> rotate | v << (nd->bits - rotate)) & mask_of(nd->bits) : v;
+        store_word(dst, nd->container, x.at[e], load_word(dst, nd->container, x.at[e]) ^ turned);
+    }
+    s->used = mark;
+    return 0;
 }
 
 static int eval_merge(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload,
@@ -165,7 +206,8 @@ static int eval_merge(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t
 {
     const node *nd = &p->nodes[i];
     const size_t m = (size_t)(hi - lo), mark = s->used;
-    if (is_merge_8_8(p, i)) return eval_merge_8_8(p, s, i, 0, lo, m, payload, dst, st);
+    joined j;
+    if (is_joined(p, i, &j)) return eval_joined(p, s, i, &j, 0, lo, m, payload, dst, st);
     void *part = scratch_take(s, m * 8);
     unsigned below = nd->bits;
     bool first = true;
@@ -185,6 +227,7 @@ int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uin
 {
     const node *nd = &p->nodes[i];
     const size_t m = (size_t)(hi - lo);
+    joined j;
     int rc;
     switch (nd->op) {
     case OP_LIT:
@@ -198,8 +241,8 @@ int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uin
         eval_repeat(nd, lo, m, dst);
         return 0;
     case OP_MAP:
-        if (nd->fn == FN_ROTR && is_merge_8_8(p, i + 1))
-            return eval_merge_8_8(p, s, i + 1, nd->k, lo, m, payload, dst, st);
+        if (nd->fn == FN_ROTR && is_joined(p, i + 1, &j))
+            return eval_joined(p, s, i + 1, &j, nd->k, lo, m, payload, dst, st);
         rc = eval_node(p, s, i + 1, lo, hi, payload, dst, st);
         if (!rc) p->k->map(dst, nd->container, nd->bits, nd->fn, nd->word, false, m);
         return rc;

@@ -99,6 +99,7 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
         return fail(e->st, BRV_ARGUMENT, (int)i, "the classes of the segments are not set");
     if (nd->enc == ENC_HUFFMAN) rc = huff_encode(nd, k, words, lo, m, item, cap, &len, e->s);
     else if (nd->enc == ENC_RANS) rc = rans_encode(nd, k, words, lo, m, item, cap, &len, e->s);
+    else if (nd->enc == ENC_TUNSTALL) rc = tunstall_encode(nd, k, words, lo, m, item, cap, &len, e->s);
     else if (nd->enc == ENC_ZSTD) rc = zstd_encode(e, i, words, m, item, cap, &len);
     else rc = sparse_encode(e, i, words, m, item, cap, &len);
     if (rc) return fail(e->st, rc, (int)i, rc == BRV_NOT_APPLICABLE ? "a word has no code" : "literal not encoded");
@@ -247,7 +248,7 @@ static size_t bound(const brv_program *p, uint32_t i, size_t words)
     if (nd->op == OP_LIT) {
         if (nd->enc == ENC_ZSTD) return ZSTD_compressBound(sliced_size(words, nd->bits)) + 16;
         if (nd->enc == ENC_HUFFMAN) return words * (MAX_CODE + 1) / 8 + words + 16 * MAX_STREAMS * 2;
-        if (nd->enc == ENC_RANS) return words * 3 + 4 * MAX_LANES + 64;
+        if (nd->enc == ENC_RANS || nd->enc == ENC_TUNSTALL) return words * 3 + 4 * MAX_LANES + 64;
         if (nd->enc == ENC_SPARSE) return words * 4 + sliced_size(words, nd->bits) + 64;
         return sliced_size(words, nd->bits) + 64;
     }

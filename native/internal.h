@@ -25,7 +25,7 @@ enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TAB
 #define MAX_REPEATED_BYTES ((uint64_t)16 << 20)
 
 enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE };
-enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE };
+enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE, ENC_TUNSTALL };
 enum { FN_XOR = 0, FN_ADD, FN_ZIGZAG, FN_GRAY, FN_BITREV, FN_ROTR };
 enum { SCAN_XOR = 0, SCAN_ADD };
 
@@ -47,13 +47,21 @@ typedef struct {
     uint32_t *cum;    /* 2^b */
 } rans_table;
 
+/* One Tunstall dictionary, 2^k entries: up to 7 words from the lowest byte, their number in the top byte
+ * (0: no such entry); and each entry's parent, UINT32_MAX for the single words, which stand in rank order. */
+typedef struct {
+    uint64_t *entry;
+    uint32_t *parent;
+    size_t entries;
+} tunstall_table;
+
 typedef struct {
     uint8_t op, enc, fn, bits;
     uint8_t container; /* bytes a word takes in arrays: 1, 2, 4, 8 */
     uint8_t depth;
-    uint8_t k;         /* pack: bits; map rotr: r */
+    uint8_t k;         /* pack, tunstall: bits; map rotr: r */
     uint8_t streams;   /* huffman */
-    uint8_t max_len;   /* huffman: code length limit; rans: probability bits */
+    uint8_t max_len;   /* huffman: code length limit; rans, tunstall: probability bits */
     uint8_t lanes;     /* rans */
     uint32_t tables;
     uint32_t end;      /* prefix index after the subtree */
@@ -63,6 +71,7 @@ typedef struct {
     uint64_t times;    /* repeat */
     huff_table *huff;
     rans_table *rans;
+    tunstall_table *tunstall;
     void *repeated;    /* decoded child, count / times words */
     uint8_t *classes;  /* encoding: class of every segment */
     uint64_t n_classes;
@@ -170,8 +179,10 @@ typedef struct brv_kernels {
     void (*merge)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, size_t m, bool first);
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
-    /* dst[i] = high[i] << 8 | low[i], rotated right by r */
-    void (*merge_8_8)(w16 *dst, const uint8_t *high, const uint8_t *low, unsigned r, size_t m);
+    /* Words of 16 or 32 bits from symbols of 8 bits and raw rest below them: top | symbol | rest, where the top has
+     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. */
+    void (*join)(void *dst, unsigned container, const uint8_t *symbols, const uint8_t *rest, unsigned t, uint64_t top,
+                 unsigned r, size_t m);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
     void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
@@ -182,24 +193,32 @@ typedef struct brv_kernels {
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
      * read. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m);
+    /* the m words of one class from codeword[at..n); returns the next codeword, SIZE_MAX on damage */
+    size_t (*tunstall)(const uint64_t *entry, const uint16_t *codeword, size_t at, size_t n, uint8_t *out, size_t m);
     uint64_t (*hash)(const void *p, size_t n);
 } brv_kernels;
 
 const brv_kernels *kernels_scalar(void);
 const brv_kernels *kernels_avx2(void); /* NULL where the build or the CPU has none */
 
-/* huffman.c, rans.c: tables from their serialised form (0 or a BRV_ code), and literals */
+/* huffman.c, rans.c, tunstall.c: tables from their serialised form (0 or a BRV_ code), and literals */
 int huff_load(node *nd, cursor *c);
 int rans_load(node *nd, cursor *c);
+int tunstall_load(node *nd, cursor *c);
+int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq);
 void huff_free(node *nd);
 void rans_free(node *nd);
+void tunstall_free(node *nd);
 int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
 int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
+int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
 /* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */
 int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
                 size_t *len, brv_scratch *s);
 int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
                 size_t *len, brv_scratch *s);
+int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
+                    size_t cap, size_t *len, brv_scratch *s);
 
 /* classes.c: the classes of the segments that overlap words lo..lo+m-1 of a coded literal, and class order. */
 typedef struct {

@@ -7,6 +7,68 @@
 #endif
 #include "internal.h"
 
+#include <immintrin.h>
+
+/* The compiler scalarises conversions of lanes to ones four times as wide, so the joins are by hand. */
+#define HAVE_JOIN
+
+static inline __m256i rotate16(__m256i x, __m128i r, __m128i l)
+{
+    return _mm256_or_si256(_mm256_srl_epi16(x, r), _mm256_sll_epi16(x, l));
+}
+
+static inline __m256i rotate32(__m256i x, __m128i r, __m128i l)
+{
+    return _mm256_or_si256(_mm256_srl_epi32(x, r), _mm256_sll_epi32(x, l));
+}
+
+/* d[i] = top | sym[i] << (8 - t) | low[i], rotated right by r; low[i] < 2^(8 - t) */
+static void join_w16(w16 *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned t, uint16_t top,
+                     unsigned r, size_t n)
+{
+    const __m128i down = _mm_cvtsi32_si128((int)t), right = _mm_cvtsi32_si128((int)r),
+                  up = _mm_cvtsi32_si128((int)(16 - r));
+    const __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi16((short)top);
+    size_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        /* lanes crossed beforehand, so that the unpacks below keep the order */
+        const __m256i a = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(sym + i)), 0xd8);
+        const __m256i b = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(low + i)), 0xd8);
+        __m256i x = _mm256_srl_epi16(_mm256_unpacklo_epi8(zero, a), down);
+        __m256i y = _mm256_srl_epi16(_mm256_unpackhi_epi8(zero, a), down);
+        x = _mm256_or_si256(_mm256_or_si256(x, _mm256_unpacklo_epi8(b, zero)), all);
+        y = _mm256_or_si256(_mm256_or_si256(y, _mm256_unpackhi_epi8(b, zero)), all);
+        _mm256_storeu_si256((__m256i *)(d + i), rotate16(x, right, up));
+        _mm256_storeu_si256((__m256i *)(d + i + 16), rotate16(y, right, up));
+    }
+    for (; i < n; i++) {
+        const uint16_t x = (uint16_t)(top | sym[i] << (8 - t) | low[i]);
+        d[i] = (uint16_t)(x >> r | x << ((16 - r) & 15));
+    }
+}
+
+/* d[i] = top | sym[i] << (24 - t) | mid[i] << (8 - t) | low[i], rotated right by r */
+static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *restrict mid, const uint8_t *restrict low,
+                     unsigned t, uint32_t top, unsigned r, size_t n)
+{
+    const __m128i up_sym = _mm_cvtsi32_si128((int)(24 - t)), up_mid = _mm_cvtsi32_si128((int)(8 - t)),
+                  right = _mm_cvtsi32_si128((int)r), up = _mm_cvtsi32_si128((int)(32 - r));
+    const __m256i all = _mm256_set1_epi32((int)top);
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(sym + i)));
+        const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(mid + i)));
+        const __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(low + i)));
+        const __m256i x = _mm256_or_si256(_mm256_or_si256(_mm256_sll_epi32(a, up_sym), _mm256_sll_epi32(b, up_mid)),
+                                          _mm256_or_si256(c, all));
+        _mm256_storeu_si256((__m256i *)(d + i), rotate32(x, right, up));
+    }
+    for (; i < n; i++) {
+        const uint32_t x = top | (uint32_t)sym[i] << (24 - t) | (uint32_t)mid[i] << (8 - t) | low[i];
+        d[i] = x >> r | x << ((32 - r) & 31);
+    }
+}
+
 #define KERNELS_NAME "avx2"
 #define KERNELS_FUNCTION kernels_avx2
 #include "kernels_body.h"

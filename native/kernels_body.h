@@ -8,32 +8,90 @@
 #define GLUE(a, b) GLUE_(a, b)
 #define CAT(name) GLUE(name, W)
 
-/* One group of 256 words of a part of 1, 2 or 4 bits, a byte a word on the open side. Constant trip counts,
- * so that they become vector code. */
-#define GROUP(PART)                                                                                          \
-    static inline void unpack_group_##PART(const uint8_t *restrict in, uint8_t *restrict group)              \
-    {                                                                                                        \
-        for (unsigned t = 0; t < 8 / PART; t++)                                                              \
-            for (unsigned r = 0; r < 32 * PART; r++)                                                         \
-                group[t * 32 * PART + r] = (uint8_t)(in[r] >> (t * PART)) & ((1u << PART) - 1);              \
-    }                                                                                                        \
-    static inline void pack_group_##PART(const uint8_t *restrict group, uint8_t *restrict out)               \
-    {                                                                                                        \
-        for (unsigned r = 0; r < 32 * PART; r++) {                                                           \
-            unsigned v = 0;                                                                                  \
-            for (unsigned t = 0; t < 8 / PART; t++) v |= (unsigned)group[t * 32 * PART + r] << (t * PART);   \
-            out[r] = (uint8_t)v;                                                                             \
-        }                                                                                                    \
+/* Shifts by a variable count are written on 64-bit lanes for bytes (with masks for what crosses from byte to
+ * byte) and as vectors of 16 lanes for wider words: C's promotion to int would make the compiler use lanes four
+ * times as wide. */
+#define EVERY_BYTE(x) ((uint64_t)(x) * 0x0101010101010101u)
+
+/* One group of 256 words of a part of 1, 2 or 4 bits, a byte a word on the open side. */
+#define GROUP(PART)                                                                                       \
+    static inline void unpack_group_##PART(const uint8_t *restrict in, uint8_t *restrict group)           \
+    {                                                                                                     \
+        const w64 *x = (const w64 *)in;                                                                   \
+        w64 *y = (w64 *)group;                                                                            \
+        for (unsigned t = 0; t < 8 / PART; t++)                                                           \
+            for (unsigned r = 0; r < 4 * PART; r++)                                                       \
+                y[t * 4 * PART + r] = x[r] >> (t * PART) & EVERY_BYTE((1u << PART) - 1);                  \
+    }                                                                                                     \
+    static inline void pack_group_##PART(const uint8_t *restrict group, uint8_t *restrict out)            \
+    {                                                                                                     \
+        const w64 *x = (const w64 *)group;                                                                \
+        w64 *y = (w64 *)out;                                                                              \
+        for (unsigned r = 0; r < 4 * PART; r++) {                                                         \
+            uint64_t v = 0;                                                                               \
+            for (unsigned t = 0; t < 8 / PART; t++) v |= x[t * 4 * PART + r] << (t * PART);               \
+            y[r] = v;                                                                                     \
+        }                                                                                                 \
     }
 GROUP(1)
 GROUP(2)
 GROUP(4)
 
-static inline void unpack_group(const uint8_t *in, unsigned part, uint8_t *group)
+/* The sub-byte parts of m words of w bits: where each part's array begins. */
+typedef struct {
+    const uint8_t *part[3]; /* of 4, 2, 1 bits; NULL if w has no such part */
+} low_parts;
+
+static inline low_parts low_parts_of(const uint8_t *in, size_t m, unsigned w)
 {
-    if (part == 1) unpack_group_1(in, group);
-    else if (part == 2) unpack_group_2(in, group);
-    else unpack_group_4(in, group);
+    low_parts l = {{NULL, NULL, NULL}};
+    for (unsigned j = 0, part = 4; part; j++, part >>= 1)
+        if (w & part) {
+            l.part[j] = in;
+            in += m / 256 * 32 * part + (m % 256 * part + 7) / 8;
+        }
+    return l;
+}
+
+#define JOIN_LOW(PART)                                                                   \
+    {                                                                                    \
+        uint8_t more[256];                                                               \
+        unpack_group_##PART(p, more);                                                    \
+        if (first) memcpy(low, more, 256);                                               \
+        else                                                                             \
+            for (unsigned i = 0; i < 32; i++) ((w64 *)low)[i] = ((w64 *)low)[i] << PART | ((w64 *)more)[i]; \
+    }
+
+/* The low w mod 8 bits of group g, one byte a word. */
+static inline void unpack_low(const low_parts *l, size_t g, uint8_t *restrict low)
+{
+    bool first = true;
+    if (l->part[0]) {
+        unpack_group_4(l->part[0] + g * 128, low);
+        first = false;
+    }
+    if (l->part[1]) {
+        const uint8_t *p = l->part[1] + g * 64;
+        JOIN_LOW(2)
+        first = false;
+    }
+    if (l->part[2]) {
+        const uint8_t *p = l->part[2] + g * 32;
+        JOIN_LOW(1)
+    }
+}
+
+/* The same for the last, ragged group of n words. */
+static inline void unpack_low_ragged(const low_parts *l, size_t g, size_t n, uint8_t *low)
+{
+    memset(low, 0, n);
+    for (unsigned j = 0, part = 4; part; j++, part >>= 1) {
+        if (!l->part[j]) continue;
+        const uint8_t *p = l->part[j] + g * 32 * part;
+        const size_t rows = (n * part + 7) / 8;
+        for (size_t i = 0; i < n; i++)
+            low[i] = (uint8_t)(low[i] << part) | ((p[i % rows] >> (part * (i / rows))) & ((1u << part) - 1));
+    }
 }
 
 static inline void pack_group(const uint8_t *group, unsigned part, uint8_t *out)
@@ -42,6 +100,19 @@ static inline void pack_group(const uint8_t *group, unsigned part, uint8_t *out)
     else if (part == 2) pack_group_2(group, out);
     else pack_group_4(group, out);
 }
+
+typedef uint8_t lanes_w8 __attribute__((vector_size(16)));
+typedef uint16_t lanes_w16 __attribute__((vector_size(32)));
+typedef uint32_t lanes_w32 __attribute__((vector_size(64)));
+typedef uint64_t lanes_w64 __attribute__((vector_size(128)));
+
+/* byte lanes by way of 64-bit ones; what crosses is masked by the caller */
+typedef uint64_t pair_w64 __attribute__((vector_size(16)));
+#define SHIFT_RIGHT_w8(x, n) ((lanes_w8)((pair_w64)(x) >> (n)))
+#define SHIFT_RIGHT_w16(x, n) ((x) >> (n))
+#define SHIFT_RIGHT_w32(x, n) ((x) >> (n))
+#define SHIFT_RIGHT_w64(x, n) ((x) >> (n))
+#define SHIFT_RIGHT(x, n) GLUE(SHIFT_RIGHT, W)(x, n)
 
 #define W w8
 #include "kernels_tmpl.h"
@@ -108,18 +179,49 @@ static size_t k_find_other(const void *a, unsigned c, uint64_t v, size_t m)
 #undef CALL
 }
 
-#define MERGE_PAIR(D, S)                                                                                \
-    static void merge_##D##_##S(D *restrict d, const S *restrict s, unsigned sh, size_t m, bool first)  \
-    {                                                                                                   \
-        if (first) for (size_t i = 0; i < m; i++) d[i] = (D)((D)s[i] << sh);                            \
-        else for (size_t i = 0; i < m; i++) d[i] |= (D)((D)s[i] << sh);                                 \
-    }                                                                                                   \
+#define MERGE_PAIR(D, S)                                                                                 \
+    static void merge_##D##_##S(D *restrict d, const S *restrict s, unsigned sh, size_t m, bool first)   \
+    {                                                                                                    \
+        size_t i = 0;                                                                                    \
+        for (; i + 16 <= m; i += 16) {                                                                   \
+            lanes_##S a;                                                                                 \
+            lanes_##D x, y;                                                                              \
+            memcpy(&a, s + i, sizeof a);                                                                 \
+            x = __builtin_convertvector(a, lanes_##D) << sh;                                             \
+            if (!first) {                                                                                \
+                memcpy(&y, d + i, sizeof y);                                                             \
+                x |= y;                                                                                  \
+            }                                                                                            \
+            memcpy(d + i, &x, sizeof x);                                                                 \
+        }                                                                                                \
+        for (; i < m; i++) d[i] = (D)((first ? 0 : d[i]) | (D)((D)s[i] << sh));                          \
+    }                                                                                                    \
     static void field_##S##_##D(S *restrict d, const D *restrict s, unsigned sh, uint64_t msk, size_t m) \
-    {                                                                                                   \
-        const D k = (D)msk;                                                                             \
-        for (size_t i = 0; i < m; i++) d[i] = (S)((D)(s[i] >> sh) & k);                                 \
+    {                                                                                                    \
+        const D k = (D)msk;                                                                              \
+        size_t i = 0;                                                                                    \
+        for (; i + 16 <= m; i += 16) {                                                                   \
+            lanes_##D x;                                                                                 \
+            memcpy(&x, s + i, sizeof x);                                                                 \
+            const lanes_##S a = __builtin_convertvector(x >> sh & k, lanes_##S);                         \
+            memcpy(d + i, &a, sizeof a);                                                                 \
+        }                                                                                                \
+        for (; i < m; i++) d[i] = (S)((D)(s[i] >> sh) & k);                                              \
     }
-MERGE_PAIR(w8, w8)
+
+static void merge_w8_w8(w8 *restrict d, const w8 *restrict s, unsigned sh, size_t m, bool first)
+{
+    size_t i = 0;
+    for (; i + 8 <= m; i += 8) *(w64 *)(d + i) = (first ? 0 : *(w64 *)(d + i)) | *(const w64 *)(s + i) << sh;
+    for (; i < m; i++) d[i] = (w8)((first ? 0 : d[i]) | s[i] << sh);
+}
+
+static void field_w8_w8(w8 *restrict d, const w8 *restrict s, unsigned sh, uint64_t msk, size_t m)
+{
+    size_t i = 0;
+    for (; i + 8 <= m; i += 8) *(w64 *)(d + i) = *(const w64 *)(s + i) >> sh & EVERY_BYTE(msk);
+    for (; i < m; i++) d[i] = (w8)(s[i] >> sh & msk);
+}
 MERGE_PAIR(w16, w8)
 MERGE_PAIR(w16, w16)
 MERGE_PAIR(w32, w8)
@@ -148,18 +250,45 @@ static void k_field(void *d, unsigned dc, const void *s, unsigned sc, unsigned s
 #undef ON
 }
 
-static void k_merge_8_8(w16 *restrict d, const uint8_t *restrict hi, const uint8_t *restrict lo, unsigned r, size_t m)
+#ifndef HAVE_JOIN
+/* d[i] = top | sym[i] << (8 - t) | low[i], rotated right by r; low[i] < 2^(8 - t) */
+static void join_w16(w16 *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned t, uint16_t top,
+                     unsigned r, size_t n)
 {
-    if (r == 1) {
-        for (size_t i = 0; i < m; i++) {
-            uint16_t x = (uint16_t)(hi[i] << 8 | lo[i]);
-            d[i] = (uint16_t)(x >> 1 | x << 15);
-        }
-    } else {
-        for (size_t i = 0; i < m; i++) {
-            uint16_t x = (uint16_t)(hi[i] << 8 | lo[i]);
-            d[i] = (uint16_t)(x >> r | x << ((16 - r) & 15));
-        }
+    const unsigned l = (16 - r) & 15;
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t x = (uint16_t)(top | sym[i] << (8 - t) | low[i]);
+        d[i] = (uint16_t)(x >> r | x << l);
+    }
+}
+
+/* d[i] = top | sym[i] << (24 - t) | mid[i] << (8 - t) | low[i], rotated right by r */
+static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *restrict mid, const uint8_t *restrict low,
+                     unsigned t, uint32_t top, unsigned r, size_t n)
+{
+    const unsigned l = (32 - r) & 31;
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t x = top | (uint32_t)sym[i] << (24 - t) | (uint32_t)mid[i] << (8 - t) | low[i];
+        d[i] = x >> r | x << l;
+    }
+}
+#endif
+
+static void k_join(void *dst, unsigned container, const uint8_t *sym, const uint8_t *rest, unsigned t, uint64_t top,
+                   unsigned r, size_t m)
+{
+    const w16 *mid = (const w16 *)rest;
+    if (container == 4) rest += 2 * m;
+    const low_parts parts = low_parts_of(rest, m, 8 - t);
+    uint8_t group[256];
+    for (size_t i = 0; i < m; i += 256) {
+        const size_t n = m - i < 256 ? m - i : 256;
+        const uint8_t *low = group;
+        if (t == 0) low = rest + i;
+        else if (n == 256) unpack_low(&parts, i / 256, group);
+        else unpack_low_ragged(&parts, i / 256, n, group);
+        if (container == 2) join_w16((w16 *)dst + i, sym + i, low, t, (uint16_t)top, r, n);
+        else join_w32((w32 *)dst + i, sym + i, mid + i, low, t, (uint32_t)top, r, n);
     }
 }
 
@@ -303,6 +432,35 @@ static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_
     return 0;
 }
 
+/* Strings of one class: each stored as 8 bytes, of which the next one overwrites what is too much. */
+static size_t k_tunstall(const uint64_t *restrict entry, const uint16_t *restrict codeword, size_t at, size_t n,
+                         uint8_t *out, size_t m)
+{
+    uint8_t *const end = out + m;
+    for (;;) {
+        const size_t room = (size_t)(end - out), some = room < 8 ? 0 : (room - 8) / 7;
+        size_t rounds = (n - at < some ? n - at : some) / 4;
+        if (rounds == 0) break;
+        do {
+            for (unsigned i = 0; i < 4; i++) {
+                const uint64_t e = entry[codeword[at + i]];
+                memcpy(out, &e, 8);
+                out += e >> 56;
+            }
+            at += 4;
+        } while (--rounds);
+    }
+    while (out < end) {
+        if (at == n) return SIZE_MAX;
+        const uint64_t e = entry[codeword[at++]];
+        const size_t count = (size_t)(e >> 56);
+        if (count == 0 || count > (size_t)(end - out)) return SIZE_MAX;
+        memcpy(out, &e, count);
+        out += count;
+    }
+    return at;
+}
+
 static uint64_t k_hash(const void *p, size_t n) { return XXH3_64bits(p, n); }
 
 const brv_kernels *KERNELS_FUNCTION(void)
@@ -313,12 +471,13 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .pack = k_pack,
         .merge = k_merge,
         .field = k_field,
-        .merge_8_8 = k_merge_8_8,
+        .join = k_join,
         .map = k_map,
         .fill = k_fill,
         .scan = k_scan,
         .find_other = k_find_other,
         .huff8 = k_huff8,
+        .tunstall = k_tunstall,
         .hash = k_hash,
     };
     return &k;

@@ -15,29 +15,40 @@ static void CAT(unpack)(const uint8_t *restrict in, size_t m, unsigned w, W *res
     if (w & 64) { WIDE_PART(w64) first = false; }
     if (w & 32) { WIDE_PART(w32) first = false; }
     if (w & 16) { WIDE_PART(w16) first = false; }
-    if (w & 8) { WIDE_PART(w8) first = false; }
-    for (unsigned part = 4; part; part >>= 1) {
-        if (!(w & part)) continue;
-        uint8_t group[256];
-        size_t i = 0;
-        for (; i + 256 <= m; i += 256, in += 32 * part) {
-            unpack_group(in, part, group);
-            if (first) for (unsigned j = 0; j < 256; j++) out[i + j] = group[j];
-            else for (unsigned j = 0; j < 256; j++) out[i + j] = (W)(out[i + j] << part) | group[j];
-        }
-        if (i < m) {
-            const size_t g = m - i, rows = (g * part + 7) / 8;
-            for (size_t j = 0; j < g; j++) {
-                const W v = (W)(in[j % rows] >> (part * (j / rows))) & (W)((1u << part) - 1);
-                out[i + j] = first ? v : (W)((W)(out[i + j] << part) | v);
-            }
-            in += rows;
-        }
+    const uint8_t *bytes = first && w > 8 && w < 16 ? in : NULL; /* a lone byte part waits for what is below it */
+    if (bytes) {
+        in += m;
         first = false;
+    } else if (w & 8) { WIDE_PART(w8) first = false; }
+    const unsigned narrow = w & 7;
+    if (!narrow) {
+        if (first) memset(out, 0, m * sizeof(W));
+        return;
     }
-    if (first) memset(out, 0, m * sizeof(W));
+    const low_parts l = low_parts_of(in, m, w);
+    uint8_t low[256];
+    for (size_t i = 0; i < m; i += 256) {
+        const size_t n = m - i < 256 ? m - i : 256;
+        W *o = out + i;
+        if (n == 256) unpack_low(&l, i / 256, low);
+        else unpack_low_ragged(&l, i / 256, n, low);
+        if (first) for (size_t j = 0; j < n; j++) o[j] = low[j];
+        else if (bytes) for (size_t j = 0; j < n; j++) o[j] = (W)((W)(bytes[i + j]) << narrow) | low[j];
+        else for (size_t j = 0; j < n; j++) o[j] = (W)(o[j] << narrow) | low[j];
+    }
 }
 #undef WIDE_PART
+
+/* (a[j] >> below) & msk of 256 words; the mask has at most 4 bits */
+static inline void CAT(low_byte)(const W *restrict a, unsigned below, uint8_t msk, uint8_t *restrict group)
+{
+    for (unsigned j = 0; j < 256; j += 16) {
+        CAT(lanes) x;
+        memcpy(&x, a + j, sizeof x);
+        const lanes_w8 y = __builtin_convertvector(SHIFT_RIGHT(x, below), lanes_w8) & msk;
+        memcpy(group + j, &y, sizeof y);
+    }
+}
 
 static void CAT(pack)(const W *restrict a, size_t m, unsigned w, uint8_t *restrict out)
 {
@@ -66,7 +77,7 @@ static void CAT(pack)(const W *restrict a, size_t m, unsigned w, uint8_t *restri
         uint8_t group[256];
         size_t i = 0;
         for (; i + 256 <= m; i += 256, out += 32 * part) {
-            for (unsigned j = 0; j < 256; j++) group[j] = (uint8_t)(a[i + j] >> below) & msk;
+            CAT(low_byte)(a + i, below, msk, group);
             pack_group(group, part, out);
         }
         if (i < m) {
@@ -111,8 +122,15 @@ static void CAT(map)(W *a, unsigned bits, unsigned fn, uint64_t v, bool inverse,
         }
         break;
     default: { /* FN_ROTR; D rotates left */
-        const unsigned right = inverse ? bits - r : r;
-        for (size_t i = 0; i < m; i++) a[i] = ((W)(a[i] >> right) | (W)(a[i] << (bits - right))) & msk;
+        const unsigned right = inverse ? bits - r : r, up = bits - right;
+        size_t i = 0;
+        for (; sizeof(W) > 1 && i + 16 <= m; i += 16) {
+            CAT(lanes) x;
+            memcpy(&x, a + i, sizeof x);
+            x = (x >> right | x << up) & msk;
+            memcpy(a + i, &x, sizeof x);
+        }
+        for (; i < m; i++) a[i] = ((W)(a[i] >> right) | (W)(a[i] << up)) & msk;
     }
     }
 }

@@ -52,7 +52,13 @@ static int parse_coded(parser *ps, uint32_t i, cursor *body)
     cursor b = *body;
     uint64_t tables;
     if (nd->bits > 16) REFUSE(BRV_TYPE, "huffman and rans code words of at most 16 bits");
-    if (nd->enc == ENC_HUFFMAN) {
+    if (nd->enc == ENC_TUNSTALL) {
+        BYTE(nd->k);
+        BYTE(nd->max_len);
+        if (nd->bits > 8) REFUSE(BRV_TYPE, "tunstall codes words of at most 8 bits");
+        if (nd->k < 8 || nd->k > 12) REFUSE(BRV_PARAMETER, "codewords must have 8 to 12 bits");
+        if (nd->max_len < 8 || nd->max_len > 14) REFUSE(BRV_PARAMETER, "probability bits must be 8 to 14");
+    } else if (nd->enc == ENC_HUFFMAN) {
         BYTE(nd->streams);
         BYTE(nd->max_len);
         if (nd->streams < 1 || nd->streams > MAX_STREAMS) REFUSE(BRV_PARAMETER, "streams must be 1 to 16");
@@ -70,7 +76,8 @@ static int parse_coded(parser *ps, uint32_t i, cursor *body)
     if (tables == 1 ? nd->segment != 0 : nd->segment < 16)
         REFUSE(BRV_PARAMETER, "segment length must be 0 with one table, else 16 or more");
     if (nd->segment >= (uint64_t)1 << 62) REFUSE(BRV_PARAMETER, "segment length is absurd");
-    const unsigned wide = nd->enc == ENC_HUFFMAN && nd->max_len < 11 ? 11 : nd->max_len;
+    const unsigned wide = nd->enc == ENC_TUNSTALL ? nd->k
+                          : nd->enc == ENC_HUFFMAN && nd->max_len < 11 ? 11 : nd->max_len;
     ps->table_bytes += 8 * tables * (((uint64_t)1 << wide) + ((uint64_t)1 << nd->bits));
     if (ps->table_bytes > MAX_TABLE_BYTES) REFUSE(BRV_LIMIT, "code tables take over 16 MiB");
     *body = b;
@@ -95,6 +102,7 @@ static int parse_lit(parser *ps, uint32_t i, cursor *body)
         VARINT(nd->word);
         break;
     case ENC_HUFFMAN:
+    case ENC_TUNSTALL:
     case ENC_RANS: {
         int rc = parse_coded(ps, i, &b);
         if (rc) return rc;
@@ -239,7 +247,7 @@ static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_st
     cursor c = {shared, shared + len}, item[MAX_NODES];
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         node *nd = &p->nodes[i];
-        const bool coded = nd->op == OP_LIT && (nd->enc == ENC_HUFFMAN || nd->enc == ENC_RANS);
+        const bool coded = nd->tables > 0;
         uint64_t n;
         if (!coded && nd->op != OP_REPEAT) continue;
         int rc = get_varint(&c, &n);
@@ -247,7 +255,9 @@ static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_st
         item[i] = (cursor){c.p, c.p + n};
         c.p += n;
         if (!coded) continue;
-        rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i]) : rans_load(nd, &item[i]);
+        rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i])
+             : nd->enc == ENC_RANS  ? rans_load(nd, &item[i])
+                                    : tunstall_load(nd, &item[i]);
         if (rc) return fail(st, rc, (int)i, "not a valid code table");
     }
     if (left(&c)) return fail(st, BRV_TRAILING, -1, "the shared parts have bytes left over");
@@ -303,6 +313,7 @@ void brv_program_free(brv_program *p)
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         huff_free(&p->nodes[i]);
         rans_free(&p->nodes[i]);
+        tunstall_free(&p->nodes[i]);
         free(p->nodes[i].repeated);
         free(p->nodes[i].classes);
     }

@@ -60,7 +60,7 @@ size_t brv_rans_write(const uint32_t *freq, size_t n, size_t tables, uint8_t *ou
     return at;
 }
 
-static int read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq)
+int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq)
 {
     uint64_t sum = 0, v;
     memset(freq, 0, n * sizeof *freq);
@@ -92,7 +92,7 @@ int rans_load(node *nd, cursor *c)
         t->freq = malloc(n * sizeof *t->freq);
         t->cum = malloc(n * sizeof *t->cum);
         if (!t->slot || !t->symbol || !t->freq || !t->cum) return BRV_NO_MEMORY;
-        int rc = read_frequencies(c, n, nd->max_len, t->freq);
+        int rc = rans_read_frequencies(c, n, nd->max_len, t->freq);
         if (rc) return rc;
         uint32_t at = 0;
         for (size_t s = 0; s < n; s++) {

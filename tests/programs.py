@@ -35,6 +35,7 @@ from brevisfs.dsl import (
     RotR,
     Scan,
     Sparse,
+    Tunstall,
     Xor,
     ZigZag,
     Zstd,
@@ -181,6 +182,8 @@ def random_encoding(rng: random.Random, bits: int) -> Encoding:
         segment = rng.choice([16, 48, 64, 384, rng.randint(16, 1000)]) if tables > 1 else 0
         encodings += [Huffman(rng.choice([1, 2, 4, 5, 16]), rng.randint(1, 15), tables, segment)] * 3
         encodings += [Rans(rng.choice([1, 3, 4, 32, 64]), rng.randint(8, 14), tables, segment)] * 3
+        if bits <= 8:
+            encodings += [Tunstall(rng.randint(8, 12), rng.randint(8, 14), tables, segment)] * 3
     return rng.choice(encodings)
 
 
@@ -226,7 +229,11 @@ class _RandomSource:
             case Sparse(base):
                 rarity = rng.choice([0.0, 0.02, 0.3, 1.0])
                 return [rng.getrandbits(bits) if rng.random() < rarity else base for _ in range(count)]
-            case Huffman(_, size_bits, tables, segment) | Rans(_, size_bits, tables, segment):
+            case (
+                Huffman(_, size_bits, tables, segment)
+                | Rans(_, size_bits, tables, segment)
+                | Tunstall(_, size_bits, tables, segment)
+            ):
                 words: list[int] = []
                 at = lo
                 while at < hi:

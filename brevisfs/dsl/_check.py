@@ -22,6 +22,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Tunstall,
     Xor,
     children,
 )
@@ -168,6 +169,11 @@ def _check_encoding(encoding: Encoding, bits: int, path: str, budget: Budget) ->
             _require(1 <= lanes <= 64, path, f"{lanes} lanes, not 1 to 64")
             _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
             _check_tables(tables, segment, prob_bits, bits, path, budget)
+        case Tunstall(codeword_bits, prob_bits, tables, segment):
+            _require(bits <= 8, path, f"words of {bits} bits, tunstall codes 8 at most")
+            _require(8 <= codeword_bits <= 12, path, f"codewords of {codeword_bits} bits, not 8 to 12")
+            _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
+            _check_tables(tables, segment, codeword_bits, bits, path, budget)
         case _:
             pass
 

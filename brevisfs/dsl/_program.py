@@ -54,7 +54,18 @@ class Sparse:
     base: int = 0
 
 
-Encoding = Raw | Pack | Huffman | Rans | Zstd | Sparse
+@dataclass(frozen=True, slots=True)
+class Tunstall:
+    """Codewords of `bits` bits for strings of words; probabilities and tables as for rANS."""
+
+    bits: int
+    prob_bits: int
+    tables: int = 1
+    segment: int = 0
+
+
+Coded = Huffman | Rans | Tunstall
+Encoding = Raw | Pack | Coded | Zstd | Sparse
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Tunstall,
     Xor,
     ZigZag,
     Zstd,
@@ -73,6 +74,8 @@ def _encoding_text(encoding: Encoding) -> str:
             return f"huffman(max={max_length}, streams={streams}{_tables_text(tables, segment)})"
         case Rans(lanes, prob_bits, tables, segment):
             return f"rans(lanes={lanes}, prob={prob_bits}{_tables_text(tables, segment)})"
+        case Tunstall(bits, prob_bits, tables, segment):
+            return f"tunstall(bits={bits}, prob={prob_bits}{_tables_text(tables, segment)})"
 
 
 def _tables_text(tables: int, segment: int) -> str:
@@ -216,7 +219,7 @@ class _Parser:
                 return RotR(self._number())
 
     def _encoding(self) -> Encoding:
-        match self._choice("an encoding", ("raw", "zstd", "pack", "sparse", "huffman", "rans")):
+        match self._choice("an encoding", ("raw", "zstd", "pack", "sparse", "huffman", "rans", "tunstall")):
             case "raw":
                 return Raw()
             case "zstd":
@@ -233,10 +236,14 @@ class _Parser:
                 self.expect("(")
                 given = self._settings("streams", "max", tables=1, segment=0)
                 return Huffman(given["streams"], given["max"], given["tables"], given["segment"])
-            case _:
+            case "rans":
                 self.expect("(")
                 given = self._settings("lanes", "prob", tables=1, segment=0)
                 return Rans(given["lanes"], given["prob"], given["tables"], given["segment"])
+            case _:
+                self.expect("(")
+                given = self._settings("bits", "prob", tables=1, segment=0)
+                return Tunstall(given["bits"], given["prob"], given["tables"], given["segment"])
 
     def _settings(self, *required: str, **optional: int) -> dict[str, int]:
         """`name=number` pairs in any order, and the closing parenthesis."""

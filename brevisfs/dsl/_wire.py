@@ -27,6 +27,7 @@ from brevisfs.dsl._program import (
     Scan,
     ScanKind,
     Sparse,
+    Tunstall,
     Xor,
     ZigZag,
     Zstd,
@@ -85,6 +86,8 @@ def _encoding_bytes(encoding: Encoding) -> bytes:
             return bytes([4])
         case Sparse(base):
             return bytes([5]) + varint(base)
+        case Tunstall(bits, prob_bits, tables, segment):
+            return bytes([6, bits, prob_bits]) + varint(tables) + varint(segment)
 
 
 def _function_bytes(function: Function) -> bytes:
@@ -147,6 +150,8 @@ def _lit(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
             return Lit(Zstd())
         case 5:
             return Lit(Sparse(body.varint()))
+        case 6:
+            return Lit(Tunstall(body.byte(), body.byte(), body.varint(), body.varint()))
         case code:
             raise UnknownOperator(path, "encoding", code)
 

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from brevisfs.dsl._cursor import Cursor, Malformed, item, varint
 from brevisfs.dsl._program import (
     Add,
     BitReverse,
+    Coded,
     Concat,
     Const,
     Encoding,
@@ -42,6 +44,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Tunstall,
     Xor,
     ZigZag,
     Zstd,
@@ -67,9 +70,10 @@ __all__ = [
 
 GROUP = 256
 RANS_LOW = 1 << 16
+MAX_STRING = 7
 
 Table = dict[int, int]
-"""A table of a coded literal: symbol to code length (huffman) or to frequency (rans), symbols ascending."""
+"""A table of a coded literal, symbols ascending: code lengths (huffman) or frequencies (rans, tunstall)."""
 
 Pieces = list[tuple[int, list[int]]]
 """Parts of one node's stream: position of the first word, words."""
@@ -382,8 +386,8 @@ class _Shared:
             match each:
                 case Lit(Huffman() as encoding):
                     self.tables[index] = parse_huffman(encoding, width, cursor.item())
-                case Lit(Rans() as encoding):
-                    self.tables[index] = parse_rans(encoding, width, cursor.item())
+                case Lit(Rans() | Tunstall() as encoding):
+                    self.tables[index] = parse_frequencies(encoding, width, cursor.item())
                 case Repeat(times, child):
                     repeats.append((index, child, width, length // times, cursor.item()))
         cursor.end()
@@ -450,6 +454,8 @@ def read_literal(
             return _read_huffman(payload.item(), encoding, tables, lo, hi)
         case Rans():
             return _read_rans(payload.item(), encoding, tables, lo, hi)
+        case Tunstall():
+            return _read_tunstall(payload.item(), encoding, tables, lo, hi)
 
 
 def literal_item(encoding: Encoding, tables: list[Table], bits: int, lo: int, words: list[int]) -> bytes:
@@ -470,6 +476,8 @@ def literal_item(encoding: Encoding, tables: list[Table], bits: int, lo: int, wo
             return item(_huffman_item(encoding, tables, lo, words))
         case Rans():
             return item(_rans_item(encoding, tables, lo, words))
+        case Tunstall():
+            return item(_tunstall_item(encoding, tables, lo, words))
 
 
 def _zstd_content(frame: Cursor) -> bytes:
@@ -516,7 +524,7 @@ def _class_bits(tables: int) -> int:
     return (tables - 1).bit_length()
 
 
-def _segment(encoding: Huffman | Rans, position: int) -> int:
+def _segment(encoding: Coded, position: int) -> int:
     return position // encoding.segment if encoding.tables > 1 else 0
 
 
@@ -535,9 +543,7 @@ class _Classes:
         return [position for run in self.runs for position in run]
 
 
-def _by_class(
-    encoding: Huffman | Rans, tables: list[Table], classes: list[int], lo: int, count: int
-) -> _Classes:
+def _by_class(encoding: Coded, tables: list[Table], classes: list[int], lo: int, count: int) -> _Classes:
     first = _segment(encoding, lo)
     runs: list[list[int]] = [[] for _ in tables]
     for position in range(count):
@@ -545,9 +551,7 @@ def _by_class(
     return _Classes(tables, runs)
 
 
-def _read_classes(
-    cursor: Cursor, encoding: Huffman | Rans, tables: list[Table], lo: int, hi: int
-) -> _Classes:
+def _read_classes(cursor: Cursor, encoding: Coded, tables: list[Table], lo: int, hi: int) -> _Classes:
     """From the classes that begin the item."""
     width, segments = _class_bits(encoding.tables), _segment(encoding, hi - 1) - _segment(encoding, lo) + 1
     classes = unsliced(cursor.take(sliced_size(segments, width)), segments, width)
@@ -557,7 +561,7 @@ def _read_classes(
 
 
 def _choose_classes(
-    encoding: Huffman | Rans, tables: list[Table], lo: int, words: list[int], cost: Callable[[int], float]
+    encoding: Coded, tables: list[Table], lo: int, words: list[int], cost: Callable[[int], float]
 ) -> tuple[bytes, _Classes]:
     """The classes as the item begins with them: the cheapest for each segment."""
     first = _segment(encoding, lo)
@@ -786,8 +790,8 @@ def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -
     return classes + heads + b"".join(low.to_bytes(2, "little") for low in reversed(spilled))
 
 
-def parse_rans(encoding: Rans, bits: int, cursor: Cursor) -> list[Table]:
-    """The tables of a rans shared part; raises Malformed."""
+def parse_frequencies(encoding: Rans | Tunstall, bits: int, cursor: Cursor) -> list[Table]:
+    """The tables of a rans or tunstall shared part; raises Malformed."""
     tables: list[Table] = []
     for _ in range(encoding.tables):
         table: Table = {}
@@ -801,6 +805,8 @@ def parse_rans(encoding: Rans, bits: int, cursor: Cursor) -> list[Table]:
             raise Malformed("a run passes the end of the alphabet")
         if sum(table.values()) != 1 << encoding.prob_bits:
             raise Malformed(f"frequencies that do not sum to 2^{encoding.prob_bits}")
+        if isinstance(encoding, Tunstall) and len(table) > 1 << encoding.bits:
+            raise Malformed(f"{len(table)} symbols for codewords of {encoding.bits} bits")
         tables.append(table)
     cursor.end()
     return tables
@@ -834,6 +840,74 @@ def frequencies(histogram: Counter[int], prob_bits: int) -> Table:
     return table
 
 
+# Tunstall
+
+
+def dictionary(encoding: Tunstall, table: Table) -> list[tuple[int, ...]]:
+    """The strings of the codewords 0, 1, …"""
+    limit = 1 << encoding.bits
+    ranked = sorted(table, key=lambda symbol: (-table[symbol], symbol))
+    strings: list[tuple[int, ...]] = [(symbol,) for symbol in ranked]
+    weights = [table[symbol] << 32 - encoding.prob_bits for symbol in ranked]
+    kids = [0] * limit
+
+    def candidate(parent: int) -> tuple[int, int]:
+        frequency = table[ranked[kids[parent]]]
+        return -(weights[parent] * frequency >> encoding.prob_bits), parent
+
+    candidates = [candidate(parent) for parent in range(len(strings))]
+    heapify(candidates)
+    while len(strings) < limit and candidates:
+        weight, parent = heappop(candidates)
+        strings.append((*strings[parent], ranked[kids[parent]]))
+        weights.append(-weight)
+        kids[parent] += 1
+        if kids[parent] < len(ranked):
+            heappush(candidates, candidate(parent))
+        if len(strings[-1]) < MAX_STRING:
+            heappush(candidates, candidate(len(strings) - 1))
+    return strings
+
+
+def _read_tunstall(cursor: Cursor, encoding: Tunstall, tables: list[Table], lo: int, hi: int) -> list[int]:
+    chosen = _read_classes(cursor, encoding, tables, lo, hi)
+    count = cursor.varint()
+    if count > hi - lo:
+        raise Malformed(f"{count} codewords for {hi - lo} words")
+    codewords = iter(unsliced(cursor.take(sliced_size(count, encoding.bits)), count, encoding.bits))
+    cursor.end()
+    words: list[int] = []
+    for table, run in zip(chosen.tables, chosen.runs, strict=True):
+        strings = dictionary(encoding, table) if run else []
+        end = len(words) + len(run)
+        while len(words) < end:
+            codeword = next(codewords, len(strings))
+            if codeword >= len(strings):
+                raise Malformed("a codeword is missing or stands for nothing")
+            words += strings[codeword]
+        if len(words) > end:
+            raise Malformed("a codeword passes the end of its class")
+    if next(codewords, None) is not None:
+        raise Malformed("codewords left over")
+    return _in_place(chosen.order(), words)
+
+
+def _tunstall_item(encoding: Tunstall, tables: list[Table], lo: int, words: list[int]) -> bytes:
+    classes, chosen = _choose_classes(encoding, tables, lo, words, lambda f: -math.log2(f))
+    codewords: list[int] = []
+    for table, run in zip(chosen.tables, chosen.runs, strict=True):
+        numbers = {string: i for i, string in enumerate(dictionary(encoding, table))} if run else {}
+        rest = [words[position] for position in run]
+        at = 0
+        while at < len(rest):
+            end = at + 1
+            while end < len(rest) and tuple(rest[at : end + 1]) in numbers:
+                end += 1
+            codewords.append(numbers[tuple(rest[at:end])])
+            at = end
+    return classes + varint(len(codewords)) + sliced(codewords, encoding.bits)
+
+
 # Building shared parts
 
 
@@ -843,7 +917,7 @@ def _build(node: Node, bits: int, count: int, pieces: Pieces, items: list[bytes]
         case Lit(Huffman() as encoding):
             tables = [code_lengths(each, encoding.max_length) for each in _histograms(encoding, pieces)]
             items.append(huffman_item(tables, bits))
-        case Lit(Rans() as encoding):
+        case Lit(Rans() | Tunstall() as encoding):
             tables = [frequencies(each, encoding.prob_bits) for each in _histograms(encoding, pieces)]
             items.append(rans_item(tables, bits))
         case Repeat(times, child):
@@ -878,7 +952,7 @@ def _build_period(child: Node, bits: int, length: int, pieces: Pieces, items: li
     items += [payload, *below]
 
 
-def _histograms(encoding: Huffman | Rans, pieces: Pieces) -> list[Counter[int]]:
+def _histograms(encoding: Coded, pieces: Pieces) -> list[Counter[int]]:
     histograms: list[Counter[int]] = [Counter() for _ in range(encoding.tables)]
     for lo, words in pieces:
         for i, word in enumerate(words, lo):

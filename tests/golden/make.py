@@ -33,6 +33,8 @@ ENCODINGS: list[Row] = [
     ("Lit rans(lanes=32, prob=8, tables=2, segment=100)", 3, 800, 512),
     ("Lit zstd", 32, 200, 128),
     ("Lit zstd", 12, 200, 128),
+    ("Lit tunstall(bits=9, prob=12)", 8, 900, 512),
+    ("Lit tunstall(bits=8, prob=10, tables=2, segment=64)", 5, 800, 512),
     ("Lit sparse(base=0x3f80)", 16, 300, 128),
     ("Lit sparse(base=1)", 1, 800, 320),
 ]

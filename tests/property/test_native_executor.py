@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from brevisfs import _native as native
-from brevisfs.dsl import Huffman, Lit, Rans, walk
+from brevisfs.dsl import Encoding, Huffman, Lit, Rans, Tunstall, to_wire, walk
+from brevisfs.dsl.reference import decode_block, flatten
 from tests.programs import Case, random_case
 
 CASES = int(os.environ.get("BREVISFS_RANDOM_CASES", "2500"))
@@ -95,15 +96,15 @@ def test_one_program_is_decoded_by_many_threads(seed: int) -> None:
 
 def has_several_tables(case: Case) -> bool:
     return any(
-        isinstance(node, Lit) and isinstance(node.encoding, Huffman | Rans) and node.encoding.tables > 1
+        isinstance(node, Lit)
+        and isinstance(node.encoding, Huffman | Rans | Tunstall)
+        and node.encoding.tables > 1
         for _, _, node, _, _ in walk(case.node, case.bits, case.count)
     )
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))
 def test_what_the_native_encoder_writes_the_reference_reads(first: int, cpu: str) -> None:
-    from brevisfs.dsl.reference import decode_block, flatten
-
     seen = 0
     for seed in range(20_000 + first, 20_000 + first + 100):
         case = random_case(random.Random(seed))
@@ -121,20 +122,23 @@ def test_what_the_native_encoder_writes_the_reference_reads(first: int, cpu: str
     assert seen > 50
 
 
-@pytest.mark.parametrize("kind", ["huffman", "rans"])
-def test_classes_choose_the_table_of_a_segment(kind: str) -> None:
+@pytest.mark.parametrize(
+    "encoding", [Huffman(5, 11, 3, 48), Huffman(1, 12, 3, 48), Rans(8, 12, 3, 48), Tunstall(10, 12, 3, 48)]
+)
+def test_classes_choose_the_table_of_a_segment(encoding: Encoding, cpu: str) -> None:
+    assert isinstance(encoding, Huffman | Rans | Tunstall)
     rng = np.random.default_rng(3)
-    count, segment, block, tables = 5000, 48, 1024, 3
+    count, segment, block, tables = 5000, encoding.segment, 1024, encoding.tables
     classes = rng.integers(0, tables, -(-count // segment)).astype(np.uint8)
     of_word = np.repeat(classes, segment)[:count]
     words = (rng.integers(0, 40, count) + 60 * of_word).astype(np.uint8)
     hist = np.zeros((tables, 256), np.uint64)
     np.add.at(hist, (of_word, words), 1)
-    encoding = Huffman(5, 11, tables, segment) if kind == "huffman" else Rans(8, 12, tables, segment)
-    from brevisfs.dsl import to_wire
-
     wire = to_wire(Lit(encoding))
-    item = native.huffman_tables(hist, 11) if kind == "huffman" else native.rans_tables(hist, 12)
+    if isinstance(encoding, Huffman):
+        item = native.huffman_tables(hist, encoding.max_length)
+    else:
+        item = native.rans_tables(hist, encoding.prob_bits)
     shared = native.join_shared([item])
     prog = native.Program(wire, shared, 8, count, block, {0: classes})
     counted = np.zeros_like(hist)
@@ -146,6 +150,10 @@ def test_classes_choose_the_table_of_a_segment(kind: str) -> None:
         payloads.append(bytes(out[: prog.encode_block(index, part, out)]))
         analysis.histogram(index, part, 0, counted, classes)
     assert (counted == hist).all()
+    words_back: list[int] = []
+    for index, payload in enumerate(payloads):
+        words_back += decode_block(Lit(encoding), 8, count, block, index, shared, payload)
+    assert bytes(words_back) == data
     got = bytearray(count)
     prog.decode(b"".join(payloads), 0, spans(payloads), None, got, 0, count)
     assert got == data
