@@ -8,7 +8,7 @@ import pytest
 
 from brevisfs import safetensors
 from brevisfs.archive import Kind, Reader, Section, original_length, verify
-from brevisfs.dsl import Huffman, Lit, Map, Node, Rans, Scan, Sparse, Zstd, from_wire, walk
+from brevisfs.dsl import Huffman, Lit, Map, Node, Rans, Scan, Sparse, Tunstall, Zstd, from_wire, walk
 from brevisfs.dsl.reference import build_shared, decode_block, encode_block, flatten, unflatten
 from tests.archives import opened_path, read
 
@@ -90,8 +90,8 @@ def test_format_0_covers_the_language() -> None:
             for _, depth, node, bits, _ in walk(program, section.bits, section.count):
                 seen |= {type(node), ("depth", depth)}
                 match node:
-                    case Lit(Huffman(tables=tables) | Rans(tables=tables) as encoding):
-                        seen.add((type(encoding), tables > 1))
+                    case Lit(Huffman() | Rans() | Tunstall() as encoding):
+                        seen.add((type(encoding), encoding.tables > 1))
                     case Lit(Sparse()):
                         seen.add(("sparse bits", bits == 1))
                     case Lit(encoding):
@@ -107,7 +107,7 @@ def test_format_0_covers_the_language() -> None:
         *("Xor", "Add", "ZigZag", "Gray", "BitReverse", "RotR"),
     }
     assert seen >= {*Kind, "xor", "add", ("sparse bits", True), ("sparse bits", False)}
-    assert seen >= {(coded, many) for coded in (Huffman, Rans) for many in (False, True)}
+    assert seen >= {(coded, many) for coded in (Huffman, Rans, Tunstall) for many in (False, True)}
     assert ("depth", 4) in seen
 
 
