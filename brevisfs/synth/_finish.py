@@ -50,7 +50,7 @@ LEARN_WORDS = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A program that holds for all of the words, its shared parts and its bytes, zstd's not counted.
+    """A program that holds for all of the words, its shared parts, bytes and rank, zstd's not counted.
 
     `classes` has the class of each segment of the leaves with several tables, by prefix index.
     """
@@ -58,6 +58,7 @@ class Finished:
     node: Node
     shared: tuple[bytes, ...]
     size: float
+    rank: float
     classes: dict[int, NDArray[np.uint8]]
 
 
@@ -82,9 +83,10 @@ def finish(part: Part, node: Node, shape: tuple[int, ...], settings: Settings) -
                 shared.append(huffman_tables(hists, max_length))
             case Lit(Rans(prob_bits=prob_bits)):
                 shared.append(rans_tables(hists, prob_bits))
-    inner = len(list(walk(node, part.bits, part.count))) - len(leaves)
-    size = NODE_BYTES * inner + sum(choice.size for choice in choices.values())
-    return Finished(done, tuple(shared), size, {index: found.classes for index, found in classings.items()})
+    size = _inner_bytes(part, node) + sum(choice.size for choice in choices.values())
+    rank = size + sum(choice.toll for choice in choices.values())
+    classes = {index: found.classes for index, found in classings.items()}
+    return Finished(done, tuple(shared), size, rank, classes)
 
 
 def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: Settings) -> Finished:
@@ -97,8 +99,9 @@ def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: S
     payload = bytearray(program.encode_bound())
     length = program.encode_block(0, period.read(0, period.nbytes), payload)
     # The classes stand in the payload: none are left to be encoded with the blocks.
+    parts = (bytes(payload[:length]), *child.shared)
     return Finished(
-        Repeat(node.times, child.node), (bytes(payload[:length]), *child.shared), child.size + NODE_BYTES, {}
+        Repeat(node.times, child.node), parts, child.size + NODE_BYTES, child.rank + NODE_BYTES, {}
     )
 
 
@@ -145,6 +148,17 @@ class _Passes:
             if block % step == 0 and len(words):
                 yield place, words
             place += len(words)
+
+
+def _inner_bytes(part: Part, node: Node) -> int:
+    """What the nodes that are no leaves take: themselves, and a Scan its first words."""
+    total = 0
+    for _, _, inner, bits, count in walk(node, part.bits, part.count):
+        if not isinstance(inner, Lit | Const):
+            total += NODE_BYTES
+        if isinstance(inner, Scan):
+            total += Extent(count, part.block).blocks * ((bits + 7) // 8)
+    return total
 
 
 class _Leaf:

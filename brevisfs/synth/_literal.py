@@ -155,7 +155,8 @@ def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segmen
     coded = sum(rans_bits(hist, prob_bits) for hist in hists) / int(hists.sum())
     tables = sum(rans_table_bytes(hist, prob_bits) for hist in hists)
     encoding = Rans(lanes, prob_bits, len(hists), segment)
-    return _coded(encoding, coded, RANS_NS, tables + extent.blocks * (2 + 4 * lanes), extent, settings)
+    # A lane's initial state of 4 bytes holds about one byte's worth of words.
+    return _coded(encoding, coded, RANS_NS, tables + extent.blocks * (2 + 3 * lanes), extent, settings)
 
 
 def _coded(

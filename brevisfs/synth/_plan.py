@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from brevisfs import safetensors
 from brevisfs._native import join_shared
-from brevisfs.dsl import Const, Lit, Node, ProgramError, Raw, Repeat, check, to_text, to_wire
-from brevisfs.synth._finish import finish
-from brevisfs.synth._literal import Extent, raw
+from brevisfs.dsl import Const, Lit, Node, ProgramError, Raw, Repeat, Zstd, check, children, to_text, to_wire
+from brevisfs.synth._finish import Finished, finish
+from brevisfs.synth._literal import Choice, Extent, raw
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
 from brevisfs.synth._search import Hint, expand, expand_root, records
 from brevisfs.synth._source import Part, Source
@@ -20,6 +20,9 @@ from brevisfs.synth._source import Part, Source
 BLOCK_BYTES = 1 << 17
 BLOCK_WORDS = 1 << 16
 """A block has this many words, or more if its words are so narrow that it would not have BLOCK_BYTES."""
+
+CLOSE = 1.1
+"""Choices within this factor of the best are fitted too before one is taken."""
 
 _FLOATING = frozenset({"F16", "BF16", "F32", "F64", "C64"})
 
@@ -85,25 +88,42 @@ def synthesize(
         for wide in (_part(source, wider, block) for wider in records(part)):
             choices += [(wide, choice) for choice in expand(wide, Hint(), settings)]
         choices.sort(key=lambda entry: entry[1].rank)
+    part, fitted = _fitted(choices, tuple(shape), settings)
+    node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
+    if fitted.size > raw(part.bits, Extent(part.count, part.block)).size:
+        node, shared, classes = Lit(Raw()), b"", {}
     candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
-    plans = (_fitted(part, choice.node, tuple(shape), settings, candidates) for part, choice in choices)
-    return next(plan for plan in plans if plan is not None)
+    return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
 
 
 def _fitted(
-    part: Part, chosen: Node, shape: tuple[int, ...], settings: Settings, candidates: list[Candidate]
-) -> Plan | None:
-    """The chosen program fitted to all of the words; None if it breaks a limit of the format."""
-    try:
-        check(chosen, part.bits, part.count)
-        finished = finish(part, chosen, shape, settings)
-        check(finished.node, part.bits, part.count)
-    except ProgramError:
-        return None
-    node, shared, classes = finished.node, join_shared(finished.shared), finished.classes
-    if finished.size > raw(part.bits, Extent(part.count, part.block)).size:
-        node, shared, classes = Lit(Raw()), b"", {}
-    return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
+    choices: list[tuple[Part, Choice]], shape: tuple[int, ...], settings: Settings
+) -> tuple[Part, Finished]:
+    """The best choice that keeps the limits of the format, fitted to all of the words.
+
+    Where one of another kind is close, both are fitted: one may gain more from tables for its rows.
+    """
+    fitted: list[tuple[Part, Finished]] = []
+    best = choices[0][1].rank
+    for part, choice in choices:
+        if fitted and (choice.rank > CLOSE * best or _holds_zstd(choice.node)):
+            break
+        if fitted and type(choice.node) in (Lit, type(fitted[0][1].node)):
+            continue
+        try:
+            check(choice.node, part.bits, part.count)
+            found = finish(part, choice.node, shape, settings)
+            check(found.node, part.bits, part.count)
+        except ProgramError:
+            continue
+        fitted.append((part, found))
+        if len(fitted) == 2 or _holds_zstd(choice.node):
+            break
+    return min(fitted, key=lambda entry: entry[1].rank)
+
+
+def _holds_zstd(node: Node) -> bool:
+    return node == Lit(Zstd()) or any(_holds_zstd(child) for child, _, _ in children(node, 64, 1 << 40))
 
 
 def _part(source: Source, bits: int, block: int | None) -> Part:

@@ -1,0 +1,225 @@
+"""Structure shows in the program that is found, and no program is worse than the words as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from brevisfs.dsl import Const, Huffman, Lit, Map, Merge, Rans, Raw, Repeat, RotR, Scan, to_text, walk
+from brevisfs.synth import Candidate, Memory, Plan, Profile, synthesize
+from tests.plans import planned, restored, stored_size
+
+RNG = np.random.default_rng
+
+
+def gaussian(count: int, seed: int = 0, scale: float = 0.05) -> np.ndarray:
+    return (RNG(seed).normal(size=count) * scale).astype("<f4")
+
+
+def bf16(floats: np.ndarray) -> np.ndarray:
+    return (floats.view("<u4") >> 16).astype("<u2")
+
+
+def leaves(plan: Plan) -> list[object]:
+    return [
+        node for _, _, node, _, _ in walk(plan.node, plan.bits, plan.count) if isinstance(node, Lit | Const)
+    ]
+
+
+def test_one_word_is_a_const() -> None:
+    plan = planned(np.full(100_000, 1.0, "<f4").tobytes(), "F32", (100_000,))
+    assert plan.node == Const(0x3F800000)
+    assert plan.shared == b""
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<i4", "<u2", "u1"])
+def test_a_ramp_is_a_scan_of_one_step(dtype: str) -> None:
+    data = (np.arange(512) * 3).astype(dtype).tobytes()
+    name = {"<i8": "I64", "<i4": "I32", "<u2": "U16", "u1": "U8"}[dtype]
+    assert planned(data, name, (1, 512)).node == Scan("add", Const(3))
+
+
+def test_equal_rows_are_a_repeat() -> None:
+    row = gaussian(384)
+    plan = planned(np.tile(row, 64).tobytes(), "F32", (64, 384))
+    assert isinstance(plan.node, Repeat)
+    assert plan.node.times == 64
+
+
+def test_a_period_beyond_a_block_is_coded_as_one() -> None:
+    # The change from one block of the whole to the next is a word of the Scan inside.
+    half = np.cumsum(RNG(0).integers(0, 4, 100_000)).astype("<u4")
+    half[65_536:] += 12_345_678
+    data = np.tile(half, 2).tobytes()
+    plan = planned(data, "U32", (2, 100_000))
+    assert isinstance(plan.node, Repeat)
+    assert restored(plan, data) == data
+
+
+def test_an_upcast_has_constant_low_bits() -> None:
+    floats = bf16(gaussian(50_000)).astype("<u4") << 16
+    plan = planned(floats.tobytes(), "F32", (50_000,))
+    assert re.search(r"16: Const 0", to_text(plan.node))
+
+
+def test_a_float_is_cut_into_exponent_and_rest() -> None:
+    plan = planned(bf16(gaussian(200_000)).tobytes(), "BF16", (500, 400))
+    assert isinstance(plan.node, Map)
+    assert plan.node.function == RotR(1)
+    assert isinstance(plan.node.child, Merge)
+    coded = [leaf for leaf in leaves(plan) if isinstance(leaf, Lit) and isinstance(leaf.encoding, Huffman)]
+    assert len(coded) == 1
+    assert Lit(Raw()) in leaves(plan)
+    assert stored_size(plan, bf16(gaussian(200_000)).tobytes()) < 0.68 * 400_000
+
+
+def test_rare_high_bits_do_not_widen_the_coded_field() -> None:
+    floats = gaussian(200_000)
+    floats[::5_000] = 1e6
+    plan = planned(bf16(floats).tobytes(), "BF16", (200_000,))
+    assert "sparse" in to_text(plan.node)
+    assert restored(plan, bf16(floats).tobytes()) == bf16(floats).tobytes()
+
+
+def test_rows_with_zero_low_bits_are_a_part_of_their_own() -> None:
+    floats = gaussian(4_000 * 384)
+    floats.view("<u4")[10 * 384 : 900 * 384] &= np.uint32(0xFFFFE000)
+    text = to_text(planned(floats.tobytes(), "F32", (4_000, 384)).node)
+    assert text.startswith("Concat(3840: ")
+    assert "13: Const 0" in text
+
+
+def test_signed_numbers_near_zero_are_zigzagged() -> None:
+    numbers = np.rint(RNG(0).normal(size=50_000) * 4).astype("<i8")
+    text = to_text(planned(numbers.tobytes(), "I64", (50_000,)).node)
+    assert "zigzag" in text
+    assert re.search(r"5\d: Const 0", text)
+
+
+def test_slow_changes_are_a_scan() -> None:
+    numbers = np.cumsum(RNG(0).integers(0, 6, 60_000)).astype("<i4")
+    node = planned(numbers.tobytes(), "I32", (60_000,)).node
+    assert isinstance(node, Scan)
+    assert node.kind == "add"
+
+
+def test_what_recurs_at_a_distance_is_zstd() -> None:
+    words = RNG(0).integers(0, 2**32, 900, dtype=np.uint32)
+    data = np.concatenate([words[RNG(i).integers(0, 700) :] for i in range(60)]).tobytes()
+    assert "zstd" in to_text(planned(data, "F32").node)
+
+
+def test_bytes_of_records_are_taken_as_wider_words() -> None:
+    records = RNG(0).integers(0, 256, (20_000, 5)).astype(np.uint8)
+    records[:, 1] = RNG(1).integers(40, 44, 20_000)
+    plan = planned(records.tobytes(), "U8", (200, 500))
+    assert plan.bits == 40
+    assert restored(plan, records.tobytes()) == records.tobytes()
+
+
+def test_classes_of_rows_in_dense() -> None:
+    scales = np.repeat(10.0 ** RNG(0).integers(-3, 2, 300), 400)
+    data = bf16((RNG(1).normal(size=120_000) * scales).astype("<f4")).tobytes()
+    plan = planned(data, "BF16", (300, 400), Profile.DENSE)
+    coded = [leaf.encoding for leaf in leaves(plan) if isinstance(leaf, Lit)]
+    assert any(isinstance(encoding, Huffman | Rans) and encoding.tables > 1 for encoding in coded)
+    assert restored(plan, data) == data
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "U8", "F64", "F4", "I64"])
+@pytest.mark.parametrize("count", [64, 5_000, 300_000])
+def test_random_bytes_stay_as_they_are(dtype: str, count: int, profile: Profile) -> None:
+    data = RNG(7).bytes(count)
+    plan = planned(data, dtype, (), profile)
+    assert plan.node == Lit(Raw())
+    assert stored_size(plan, data) <= len(data) + 4
+
+
+def late_words(count: int) -> bytes:
+    """Words of which no sample of a long stream sees the odd ones out."""
+    words = (RNG(0).integers(0, 16, count)).astype("<u2")
+    words[16_385:16_390] = 0xFFFF
+    words[-3:] = 0xABCD
+    return words.tobytes()
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+def test_what_no_sample_has_is_coded_all_the_same(profile: Profile) -> None:
+    data = late_words(2_500_000)
+    plan = planned(data, "U16", (2_500_000,), profile)
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) < 0.27 * len(data)
+
+
+def test_a_constant_that_fails_somewhere_becomes_sparse() -> None:
+    words = np.zeros(3_000_000, "<u2")
+    words[20_001] = 5
+    plan = planned(words.tobytes(), "U16", (3_000_000,))
+    assert restored(plan, words.tobytes()) == words.tobytes()
+    assert stored_size(plan, words.tobytes()) < 2_000
+
+
+DTYPES: dict[str, Callable[[], bytes]] = {
+    "BOOL": lambda: RNG(0).integers(0, 2, 5_000).astype(np.uint8).tobytes(),
+    "F4": lambda: RNG(0).integers(0, 100, 5_000).astype(np.uint8).tobytes(),
+    "F6_E2M3": lambda: RNG(0).bytes(3_000),
+    "F8_E4M3": lambda: RNG(0).binomial(255, 0.4, 5_000).astype(np.uint8).tobytes(),
+    "F16": lambda: gaussian(5_000).astype("<f2").tobytes(),
+    "F64": lambda: gaussian(5_000).astype("<f8").tobytes(),
+    "C64": lambda: gaussian(5_000).tobytes(),
+    "I32": lambda: RNG(0).integers(-9, 9, 5_000).astype("<i4").tobytes(),
+    "U64": lambda: RNG(0).integers(0, 9, 5_000).astype("<u8").tobytes(),
+    "F7_NEW": lambda: gaussian(777).tobytes() + b"abc",
+}
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_every_dtype_comes_back(dtype: str, profile: Profile) -> None:
+    data = DTYPES[dtype]()
+    plan = planned(data, dtype, (), profile)
+    assert plan.bits == {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "C64": 32, "F16": 16}.get(dtype, plan.bits)
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) <= len(data) + 8
+
+
+@pytest.mark.parametrize("words", [[0], [1], [1, 2], [1, 1], [5, 9, 5, 9], [0, 0, 7]])
+@pytest.mark.parametrize("dtype", ["U8", "F16", "F32", "F64"])
+def test_a_few_words(words: list[int], dtype: str) -> None:
+    size = {"U8": 1, "F16": 2, "F32": 4, "F64": 8}[dtype]
+    data = b"".join(word.to_bytes(size, "little") for word in words)
+    assert restored(planned(data, dtype, (len(words),)), data) == data
+
+
+def test_special_floats_are_only_bits() -> None:
+    odd = np.array([0x7FC00001, 0xFFC12345, 0x80000000, 1, 0x007FFFFF, 0x7F800000, 0xFF800000], "<u4")
+    data = np.concatenate((gaussian(3_000).view("<u4"), np.resize(odd, 500))).tobytes()
+    assert restored(planned(data, "F32"), data) == data
+
+
+def test_the_same_bytes_give_the_same_plan() -> None:
+    data = gaussian(50_000).tobytes()
+    assert planned(data, "F32", (50, 1000)) == planned(data, "F32", (50, 1000))
+
+
+def test_candidates_are_told_and_the_plain_literal_is_among_them() -> None:
+    plan = planned(bf16(gaussian(20_000)).tobytes(), "BF16", (20_000,))
+    assert Candidate("Lit raw", 40_006) in plan.candidates
+    assert plan.candidates[0].text == to_text(plan.node)
+    data = bf16(gaussian(20_000)).tobytes()
+    assert plan.candidates[0].size == pytest.approx(stored_size(plan, data), rel=0.01)
+
+
+def test_dense_is_no_larger_and_fast_no_smaller() -> None:
+    data = bf16(gaussian(300_000)).tobytes()
+    sizes = [stored_size(planned(data, "BF16", (300, 1000), profile), data) for profile in Profile]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no bytes"):
+        synthesize(Memory(b""), "F32", (0,), Profile.BALANCED)

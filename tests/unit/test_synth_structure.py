@@ -1,0 +1,124 @@
+"""What is seen in all of the data: constants, periods, quiet runs, recurring words."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, Xor, ZigZag
+from brevisfs.dsl.reference import invert, unflatten
+from brevisfs.synth import _classes, _structure, _zstd
+from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, unmap, unscan
+from brevisfs.synth._source import Memory, Part
+
+
+def part(words: np.ndarray, block: int = 65536) -> Part:
+    return Part(Memory(words.tobytes()), 8 * words.itemsize, len(words), block)
+
+
+def noise(count: int, kind: str = "<u4") -> np.ndarray:
+    return np.random.default_rng(3).integers(
+        0, np.iinfo(kind).max, count, dtype=np.dtype(kind).newbyteorder("=")
+    )
+
+
+def test_a_survey_finds_the_word_that_all_are() -> None:
+    assert _structure.survey(part(np.full(1000, 7, "<u2"))).constant == 7
+    words = np.full(70_000, 7, "<u2")
+    words[69_999] = 8
+    assert _structure.survey(part(words)).constant is None
+
+
+@pytest.mark.parametrize(("first", "length"), [(0, 3000), (1000, 2500), (7001, 4999)])
+@pytest.mark.parametrize("fill", ["constant", "zero low bits"])
+def test_quiet_runs_are_found_to_the_word(first: int, length: int, fill: str) -> None:
+    words = noise(12_000) | 1
+    words[first : first + length] &= np.uint32(0xFFFFE000)
+    if fill == "constant":
+        words[first : first + length] = 0x3F800000
+    lengths = _structure.runs(part(words), _structure.survey(part(words)))
+    edges = [0, *np.cumsum(lengths).tolist()]
+    assert edges == sorted({0, first, first + length, 12_000})
+
+
+def test_words_that_are_alike_all_over_have_no_runs() -> None:
+    words = noise(100_000) & np.uint32(0xFFFF0000)
+    assert _structure.runs(part(words), _structure.survey(part(words))) == []
+
+
+@pytest.mark.parametrize("length", [1, 24, 384, 1000, 6000])
+def test_a_period_is_found_whatever_the_shape_says(length: int) -> None:
+    words = np.tile(noise(length, "<u2"), 12)
+    assert _structure.period(part(words), ()) == length
+    words[-1] ^= 1
+    assert _structure.period(part(words), (12, length)) is None
+
+
+def test_a_period_longer_than_a_repeat_may_have_is_none() -> None:
+    words = np.tile(noise((1 << 20) + 8, "u1"), 2)
+    assert _structure.period(part(words), ()) is None
+
+
+@pytest.mark.parametrize("function", [Xor(5), Add(9), ZigZag(), Gray(), BitReverse(), RotR(3)])
+@pytest.mark.parametrize("bits", [5, 8, 16, 23, 64])
+def test_map_is_undone_as_the_language_says(function: Function, bits: int) -> None:
+    words = from_flat(np.random.default_rng(1).bytes(8 * bits), bits)
+    assert unmap(function, words, bits).tolist() == [invert(function, bits, word) for word in words.tolist()]
+
+
+def test_scan_is_undone_as_the_language_says() -> None:
+    words = from_flat(np.random.default_rng(1).bytes(110), 11)
+    pairs = list(pairwise(words.tolist()))
+    assert unscan("xor", words, 11).tolist() == [before ^ after for before, after in pairs]
+    assert unscan("add", words, 11).tolist() == [(after - before) % 2048 for before, after in pairs]
+
+
+@pytest.mark.parametrize("bits", [1, 4, 6, 8, 13, 24, 32, 40, 64])
+def test_flat_bytes_and_words(bits: int) -> None:
+    data = np.random.default_rng(2).bytes(9 * bits)
+    words = from_flat(data, bits)
+    assert words.tolist() == unflatten(data, bits)
+    assert to_flat(words, bits) == data
+
+
+def test_spread_takes_from_all_over() -> None:
+    assert spread(10, 20) == list(range(10))
+    assert spread(100, 4) == [12, 37, 62, 87]
+    assert spread(5, 1) == [2]
+
+
+def test_recurring_words_are_noticed() -> None:
+    words = noise(5000)
+    sample = Sample(32, 5000, 65536, (words,))
+    assert not _zstd.recurs(sample)
+    words[3000:3200] = words[17:217]
+    assert _zstd.recurs(sample)
+
+
+def test_segments_are_dealt_to_the_classes_they_come_from() -> None:
+    rng = np.random.default_rng(4)
+    kinds = rng.integers(0, 2, 200)
+    words = np.concatenate([rng.binomial(40, 0.2 if kind else 0.7, 300) for kind in kinds]).astype(np.uint8)
+
+    def rank(hists: np.ndarray) -> float:
+        shares = hists / np.maximum(hists.sum(axis=1, keepdims=True), 1)
+        return float(-(hists * np.log2(np.maximum(shares, 1e-9))).sum()) + 1000 * len(hists)
+
+    lengths = _classes.learn([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, rank)
+    assert lengths is not None
+    found = _classes.assign([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, lengths)
+    assert len({(kind, cls) for kind, cls in zip(kinds.tolist(), found.classes.tolist(), strict=True)}) == 2
+    assert found.hists.sum() == len(words)
+
+
+def test_segments_that_are_alike_stay_in_one_class() -> None:
+    words = np.random.default_rng(4).binomial(40, 0.5, 60_000).astype(np.uint8)
+    assert _classes.learn([(0, words)], 6, 300, lambda hists: float(len(hists))) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "segment"),
+    [((30, 384), 384), ((9, 8, 40), 280), ((10_000,), 1024), ((4, 9000), 3000), ((), 1024)],
+)
+def test_a_segment_is_a_row_or_about(shape: tuple[int, ...], segment: int) -> None:
+    assert _classes.segment_words(shape, 10_000 if not shape else int(np.prod(shape))) == segment
