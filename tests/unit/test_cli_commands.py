@@ -1,5 +1,6 @@
 """Commands from their arguments to output, exit code and files; in this process, on small models."""
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from brevisfs import archive, synth
+from brevisfs import _native, archive, synth
 from brevisfs.cli import run
 from brevisfs.errors import ExitCode
 
@@ -438,3 +439,30 @@ def test_output_that_nobody_reads(model: Path, brevisfs: Run) -> None:
     with open(write, "wb") as closed:
         done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["verify", "unpack", "info", "explain"])
+def test_an_archive_of_another_version(brevisfs: Run, model: Path, command: str) -> None:
+    brevisfs("pack", model)
+    packed = Path(f"{model}.brv")
+    data = bytearray(packed.read_bytes())
+    data[8] += 1
+    data[40:48] = _native.checksum(bytes(data[:40])).to_bytes(8, "little")
+    packed.write_bytes(data)
+    model.unlink()
+    code, _, err = brevisfs(command, packed)
+    assert code == ExitCode.UNSUPPORTED
+    assert one_line(err)
+    assert "version 1" in err
+    assert not model.exists()
+
+
+def test_a_full_disk(brevisfs: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(synth, "pack", pack)
+    code, _, err = brevisfs("pack", model)
+    assert code == ExitCode.NO_SPACE
+    assert one_line(err)
+    assert os.listdir(model.parent) == [model.name]

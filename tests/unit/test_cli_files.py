@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import click
 import pytest
 
 from brevisfs.cli._files import Batch, Item, NotFound, find, output_path
@@ -64,12 +65,14 @@ def test_a_batch_goes_on_and_keeps_the_first_code(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "brevisfs: a: gone\nbrevisfs: b: File exists\n"
 
 
-def test_no_space_ends_a_batch() -> None:
+def test_no_space_ends_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
     def work(item: Item) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(click.exceptions.Exit) as ended:
         Batch().step(Item(Path("a"), Path("a"), False), work)
+    assert ended.value.exit_code == ExitCode.NO_SPACE
+    assert capsys.readouterr().err == "brevisfs: a: No space left on device\n"
 
 
 def test_no_archive_into_a_mount(tmp_path: Path) -> None:
