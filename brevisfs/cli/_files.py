@@ -108,62 +108,6 @@ class Batch:
             if exit_code(error) == ExitCode.NO_SPACE:
                 raise click.exceptions.Exit(self.code) from None
 
-    def fail(error: OSError) -> None:
-        raise error
-
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = sorted(name for name in folders if name != PRIVATE_FOLDER.decode())
-        for name in sorted(names):
-            path = Path(parent, name)
-            if stat.S_ISREG(path.lstat().st_mode):
-                yield Item(path, path.relative_to(folder), in_folder=True)
-
-
-def output_path(item: Item, out: str | None, alone: bool, name: str) -> Path:
-    """Where the output `name` of an item goes: beside it, or where `out` says.
-
-    `out` is the output file itself where the item is `alone` on the command line, unless it ends in
-    a slash or a folder is there; else it is a folder, in which the folder that was named is mirrored.
-    """
-    if out is None:
-        return item.path.with_name(name)
-    if alone and not item.in_folder and not out.endswith("/") and not os.path.isdir(out):
-        return Path(out)
-    return Path(out) / item.below.with_name(name)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[int]:
-    """A read-only descriptor of a file."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-class Batch:
-    """Does a step for each of many files, reports each failure and goes on.
-
-    `code` is the exit code of the first failure, or 0.
-    """
-
-    def __init__(self) -> None:
-        self.code: int = ExitCode.OK
-        self.failed = 0
-
-    def step(self, item: Item, work: Callable[[Item], None]) -> None:
-        """Runs `work`, tells and remembers a failure of this file; a lack of space ends the batch."""
-        try:
-            work(item)
-        except (BrevisError, OSError) as error:
-            code = exit_code(error)
-            if code == ExitCode.NO_SPACE or isinstance(error, BrokenPipeError):
-                raise
-            text = describe(error)
-            complain(text if text.startswith(str(item.path)) else f"{item.path}: {text}")
-            self.fail(code)
-
     def fail(self, code: int) -> None:
         """Remembers a failure that was told already."""
         self.failed += 1
