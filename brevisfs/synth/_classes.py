@@ -28,7 +28,7 @@ Rows = NDArray[np.float64]
 SHORTEST, LONGEST = 256, 4096
 """Words a segment: shorter ones tell too little of their class, longer ones mix what differs."""
 
-LEARN_SEGMENTS = 2048
+LEARN_SEGMENTS = 1024
 MOST_CLASSES = 16
 
 COARSE_BITS = 6

@@ -19,16 +19,15 @@ class Settings:
     """What a profile means to the search.
 
     `toll` is what a nanosecond of decoding a word costs, in bits of that word; `symbol_bits` the
-    widest field that is coded; `rans_gain` the bits a word rANS must save over Huffman.
+    widest field that is coded.
     """
 
     toll: float
     symbol_bits: int
-    rans_gain: float
 
 
 SETTINGS = {
-    Profile.FAST: Settings(toll=1.0, symbol_bits=8, rans_gain=float("inf")),
-    Profile.BALANCED: Settings(toll=0.03, symbol_bits=8, rans_gain=0.2),
-    Profile.DENSE: Settings(toll=0.0, symbol_bits=10, rans_gain=0.0),
+    Profile.FAST: Settings(toll=1.0, symbol_bits=8),
+    Profile.BALANCED: Settings(toll=0.03, symbol_bits=8),
+    Profile.DENSE: Settings(toll=0.0, symbol_bits=10),
 }
