@@ -116,7 +116,7 @@ def pack(
 class _Encoded:
     """A block as it is stored; `nbytes` are those of the original."""
 
-    payload: memoryview
+    payload: bytearray
     checksum: int
     nbytes: int
 
@@ -182,10 +182,13 @@ def _encode_block(program: _native.Program, index: int, data: bytes) -> _Encoded
         length = program.encode_block(index, data, out)
     except _native.NotApplicable:
         raise SourceChanged(_WRITTEN) from None
-    return _Encoded(memoryview(out)[:length], _native.checksum(data), len(data))
+    return _Encoded(out[:length], _native.checksum(data), len(data))
 
 
 def _write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
-    rest = memoryview(data).cast("B")
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    # No view outlives an error of the write: see the hazard in docs/design/architecture.md.
+    done = 0
+    with memoryview(data) as whole:
+        while done < len(data):
+            with whole[done:] as rest:
+                done += os.write(fd, rest)
