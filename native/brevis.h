@@ -77,6 +77,10 @@ size_t brv_encode_bound(const brv_program *p);
 int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
                      uint8_t *out, size_t cap, size_t *out_len, brv_status *st);
 
+/* Build what makes encoding long streams faster (256 KiB a table and more). Before the program is shared between
+ * threads. */
+int brv_prepare_encode(brv_program *p);
+
 /* Classes of all segments of a huffman or rans Lit with several tables, for encoding (copied).
  * Must be called before the program is shared between threads. */
 int brv_set_classes(brv_program *p, uint32_t node, const uint8_t *classes, size_t n, brv_status *st);

@@ -277,6 +277,13 @@ int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const
     return rc;
 }
 
+int brv_prepare_encode(brv_program *p)
+{
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].huff && huff_prepare_encode(&p->nodes[i])) return BRV_NO_MEMORY;
+    return 0;
+}
+
 int brv_set_classes(brv_program *p, uint32_t i, const uint8_t *classes, size_t n, brv_status *st)
 {
     *st = (brv_status){.node = (int32_t)i};

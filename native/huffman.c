@@ -165,8 +165,8 @@ static int assign_codes(huff_table *t, size_t n)
     }
     if (used == 1 ? per[1] != 1 : kraft != (uint64_t)1 << MAX_CODE) return BRV_TABLE;
     for (size_t i = 0; i < n; i++)
-        if (t->len[i]) t->encode[i] = (uint32_t)t->len[i] << 16 | next[t->len[i]]++;
-    t->bits = longest;
+        t->encode[i] = t->len[i] ? next[t->len[i]]++ << 8 | t->len[i] : ABSENT;
+    t->bits = t->longest = longest;
     return 0;
 }
 
@@ -176,7 +176,7 @@ static void fill_single(const huff_table *t, size_t n, unsigned bits, uint32_t *
     for (size_t i = 0; i < n; i++)
         if (t->len[i]) {
             unsigned pad = bits - t->len[i];
-            uint32_t e = (uint32_t)i << 8 | t->len[i], at = (t->encode[i] & 0xffff) << pad;
+            uint32_t e = (uint32_t)i << 8 | t->len[i], at = (t->encode[i] >> 8) << pad;
             for (uint32_t j = 0; j < (uint32_t)1 << pad; j++) single[at + j] = e;
             used++;
         }
@@ -241,6 +241,27 @@ int huff_load(node *nd, cursor *c)
     return r.at == r.n * 2 ? 0 : BRV_TRAILING;
 }
 
+int huff_prepare_encode(node *nd)
+{
+    if (nd->bits > 8 || nd->count < 65536) return 0;
+    for (uint32_t i = 0; i < nd->tables; i++) {
+        huff_table *t = &nd->huff[i];
+        if (t->longest > 13) continue; /* two codes, and a bit to spare */
+        t->pair_code = calloc(65536, sizeof *t->pair_code);
+        t->pair_len = calloc(65536, 1);
+        if (!t->pair_code || !t->pair_len) return BRV_NO_MEMORY;
+        const size_t n = (size_t)1 << nd->bits;
+        for (size_t later = 0; later < n; later++)
+            for (size_t earlier = 0; t->len[later] && earlier < n; earlier++) {
+                if (!t->len[earlier]) continue;
+                const uint32_t code = t->encode[earlier] >> 8 << t->len[later] | t->encode[later] >> 8;
+                t->pair_code[earlier | later << 8] = code | PAIR_PRESENT;
+                t->pair_len[earlier | later << 8] = t->len[earlier] + t->len[later];
+            }
+    }
+    return 0;
+}
+
 void huff_free(node *nd)
 {
     if (!nd->huff) return;
@@ -249,6 +270,8 @@ void huff_free(node *nd)
         free(nd->huff[i].single);
         free(nd->huff[i].len);
         free(nd->huff[i].encode);
+        free(nd->huff[i].pair_code);
+        free(nd->huff[i].pair_len);
     }
     free(nd->huff);
 }
@@ -336,52 +359,9 @@ int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, 
     return 0;
 }
 
-typedef struct { uint64_t acc; unsigned n; uint8_t *out; } bit_writer;
-
-/* Append codes of words[from..to), last to first, with one table. The accumulator holds fewer than 8 bits
- * between calls. out has room for 8 bytes past what is written. Returns false if a word has no code. */
-
-#define ENCODE_RUN(W)                                                                            \
-    static bool encode_run_##W(bit_writer *bw, const uint32_t *restrict enc, const W *words,     \
-                               size_t from, size_t to)                                           \
-    {                                                                                            \
-        uint64_t acc = bw->acc;                                                                  \
-        unsigned n = bw->n, absent = 0;                                                          \
-        uint8_t *out = bw->out;                                                                  \
-        size_t i = to;                                                                           \
-        /* three codes of at most 15 bits behind 7 left over stay below 64 */                    \
-        for (; i >= from + 3; i -= 3) {                                                          \
-            const uint32_t a = enc[words[i - 1]], b = enc[words[i - 2]], c = enc[words[i - 3]];  \
-            absent |= (a == 0) | (b == 0) | (c == 0);                                            \
-            acc |= (uint64_t)(a & 0xffff) << n;                                                  \
-            n += a >> 16;                                                                        \
-            acc |= (uint64_t)(b & 0xffff) << n;                                                  \
-            n += b >> 16;                                                                        \
-            acc |= (uint64_t)(c & 0xffff) << n;                                                  \
-            n += c >> 16;                                                                        \
-            memcpy(out, &acc, 8);                                                                \
-            out += n >> 3;                                                                       \
-            acc >>= n & 56;                                                                      \
-            n &= 7;                                                                              \
-        }                                                                                        \
-        for (; i > from; i--) {                                                                  \
-            const uint32_t a = enc[words[i - 1]];                                                \
-            absent |= a == 0;                                                                    \
-            acc |= (uint64_t)(a & 0xffff) << n;                                                  \
-            n += a >> 16;                                                                        \
-            memcpy(out, &acc, 8);                                                                \
-            out += n >> 3;                                                                       \
-            acc >>= n & 56;                                                                      \
-            n &= 7;                                                                              \
-        }                                                                                        \
-        *bw = (bit_writer){acc, n, out};                                                         \
-        return !absent;                                                                          \
-    }
-ENCODE_RUN(w8)
-ENCODE_RUN(w16)
-
 /* Encode stream j of words in class order into out, which has room; returns bytes, 0 if a word has no code. */
-static size_t stream_encode(const node *nd, const class_map *map, const uint8_t *ordered, unsigned j, uint8_t *out)
+static size_t stream_encode(const node *nd, const brv_kernels *k, const class_map *map, const uint8_t *ordered, unsigned j,
+                            uint8_t *out)
 {
     bit_writer bw = {0, 0, out};
     bool any = false;
@@ -391,9 +371,7 @@ static size_t stream_encode(const node *nd, const class_map *map, const uint8_t 
         end -= n * nd->container;
         if (from == to) continue;
         any = true;
-        if (!(nd->container == 1 ? encode_run_w8(&bw, nd->huff[c].encode, end, from, to)
-                                 : encode_run_w16(&bw, nd->huff[c].encode, (const w16 *)end, from, to)))
-            return SIZE_MAX;
+        if (!k->huff_encode(&bw, &nd->huff[c], nd->container, end, from, to)) return SIZE_MAX;
     }
     if (any) *bw.out++ = (uint8_t)(bw.acc | 1u << bw.n); /* end mark */
     return (size_t)(bw.out - out);
@@ -415,7 +393,7 @@ int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_
     const size_t base = head + 5 * (size_t)MAX_STREAMS;
     size_t at = base;
     for (unsigned j = 0; j < nd->streams; j++) {
-        const size_t n = stream_encode(nd, &map, words, j, out + at);
+        const size_t n = stream_encode(nd, k, &map, words, j, out + at);
         if (n == SIZE_MAX) return BRV_NOT_APPLICABLE;
         if (j + 1 < nd->streams) head += put_varint(out + head, n);
         at += n;

@@ -33,11 +33,19 @@ enum { SCAN_XOR = 0, SCAN_ADD };
  * given (1..6), then the symbols; wider ones use `single`: symbol << 8 | length. */
 typedef struct {
     unsigned bits;    /* a look-up takes this many bits */
+    unsigned longest; /* code */
     uint64_t *multi;
     uint32_t *single;
     uint8_t *len;     /* 2^b code lengths, 0 absent */
-    uint32_t *encode; /* 2^b: length << 16 | code, 0 absent */
+    uint32_t *encode; /* 2^b: ABSENT, or code << 8 | length */
+    /* for encoding long streams of bytes: both codes of a pair of words, which begins with the later one, and
+     * their length; indexed by earlier word | later word << 8; PAIR_PRESENT unless one has no code */
+    uint32_t *pair_code;
+    uint8_t *pair_len;
 } huff_table;
+
+#define ABSENT 0x80u
+#define PAIR_PRESENT 0x80000000u
 
 /* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. */
 typedef struct {
@@ -169,6 +177,12 @@ typedef struct {
     size_t bit;
 } huff_stream;
 
+typedef struct {
+    uint64_t acc;
+    unsigned n; /* bits in acc, fewer than 8 between calls */
+    uint8_t *out;
+} bit_writer;
+
 /* Kernels that exist once per instruction set (kernels_body.h). Word arrays may be unaligned. */
 typedef struct brv_kernels {
     const char *name;
@@ -193,6 +207,10 @@ typedef struct brv_kernels {
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
      * read. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m);
+    /* append the codes of words[from..to), last to first; out has room for 8 bytes past what is written; false if a
+     * word has no code */
+    bool (*huff_encode)(bit_writer *bw, const huff_table *t, unsigned container, const void *words, size_t from,
+                        size_t to);
     /* the m words of one class from codeword[at..n); returns the next codeword, SIZE_MAX on damage */
     size_t (*tunstall)(const uint64_t *entry, const uint16_t *codeword, size_t at, size_t n, uint8_t *out, size_t m);
     uint64_t (*hash)(const void *p, size_t n);
@@ -203,6 +221,7 @@ const brv_kernels *kernels_avx2(void); /* NULL where the build or the CPU has no
 
 /* huffman.c, rans.c, tunstall.c: tables from their serialised form (0 or a BRV_ code), and literals */
 int huff_load(node *nd, cursor *c);
+int huff_prepare_encode(node *nd);
 int rans_load(node *nd, cursor *c);
 int tunstall_load(node *nd, cursor *c);
 int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq);

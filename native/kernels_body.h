@@ -301,30 +301,40 @@ typedef struct {
     uint8_t *op, *oend;
 } huff_state;
 
-/* What the fast rounds leave: look-ups with every check; bits below the stream's start read as 0. */
+/* The bits of a stream below its lowest `bit` bits, tb of them at the top of a table index; 0 below its start. */
+static inline size_t huff8_index(const huff_stream *s, size_t bit, unsigned tb)
+{
+    const size_t have = (size_t)(s->end - s->start), lowbit = bit > tb ? bit - tb : 0, byte = lowbit >> 3;
+    const unsigned take = (unsigned)(bit - lowbit); /* fewer than tb only at the very end */
+    uint64_t v = 0;
+    if (byte + 8 <= have) v = load64(s->start + byte);
+    else if (byte < have) memcpy(&v, s->start + byte, have - byte);
+    return (size_t)((v >> (lowbit & 7)) & mask_of(take)) << (tb - take);
+}
+
+/* What the fast rounds leave, with every check. */
 static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const uint8_t *oend)
 {
-    const unsigned tb = t->bits;
-    const size_t have = (size_t)(s->end - s->start);
     size_t bit = s->bit;
     while (op < oend) {
-        const size_t lowbit = bit > tb ? bit - tb : 0, byte = lowbit >> 3;
-        uint64_t v = 0;
-        if (byte + 8 <= have) v = load64(s->start + byte);
-        else if (byte < have) memcpy(&v, s->start + byte, have - byte);
-        const unsigned take = (unsigned)(bit - lowbit); /* fewer than tb only at the very end */
-        uint64_t e = t->multi[((v >> (lowbit & 7)) & mask_of(take)) << (tb - take)];
-        const unsigned count = (uint8_t)(e >> 8), used = (uint8_t)e;
-        if (count <= (size_t)(oend - op) && used <= bit) {
-            for (unsigned i = 0; i < count; i++) op[i] = (uint8_t)(e >> (16 + 8 * i));
-            op += count;
-            bit -= used;
-        } else { /* one word only */
-            const uint8_t sym = (uint8_t)(e >> 16);
-            if (t->len[sym] > bit) return BRV_PAYLOAD;
-            bit -= t->len[sym];
-            *op++ = sym;
+        /* through a buffer, for the stores of 8 bytes would run into the next stream's words */
+        uint8_t some[64];
+        const size_t want = oend - op < 48 ? (size_t)(oend - op) : 48;
+        size_t n = 0;
+        while (n < want) {
+            const uint64_t e = t->multi[huff8_index(s, bit, t->bits)], symbols = e >> 16;
+            const unsigned count = (uint8_t)(e >> 8), used = (uint8_t)e;
+            memcpy(some + n, &symbols, 8);
+            if (count <= want - n && used <= bit) {
+                n += count;
+                bit -= used;
+            } else { /* one word only */
+                if (t->len[some[n]] > bit) return BRV_PAYLOAD;
+                bit -= t->len[some[n++]];
+            }
         }
+        memcpy(op, some, n);
+        op += n;
     }
     s->bit = bit;
     return 0;
@@ -358,9 +368,27 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
 #define HUFF_LIMIT(j)                                                                 \
     {                                                                                 \
         const size_t o_ = (size_t)(e##j - o##j), n_ = (size_t)(i##j - floor) / 7;     \
-        const size_t r_ = o_ < 8 ? 0 : (o_ - 8) / (6 * per);                          \
+        const size_t r_ = o_ < 8 ? 0 : t->bits == 11 ? (o_ - 8) / 30 : (o_ - 8) / (6 * per); \
         if (r_ < rounds) rounds = r_;                                                 \
         if (n_ < rounds) rounds = n_;                                                 \
+    }
+
+#define HUFF_LEFT(j)                                                                  \
+    {                                                                                 \
+        const size_t o_ = (size_t)(e##j - o##j), n_ = (size_t)(i##j - floor);         \
+        most = o_ > most ? o_ : most;                                                 \
+        least = o_ < least ? o_ : least;                                              \
+        input = n_ < input ? n_ : input;                                              \
+    }
+/* From 14 words left on a step leaves at least 8, which the store of the next one needs. */
+#define HUFF_STEP_OR_STAND(j)                                                         \
+    {                                                                                 \
+        const uint64_t go_ = (uint64_t)0 - (uint64_t)(e##j - o##j >= 14);             \
+        const uint64_t e_ = tab[w##j >> sh] & go_;                                    \
+        const uint64_t v_ = e_ >> 16;                                                 \
+        memcpy(o##j, &v_, 8);                                                         \
+        o##j += (uint8_t)(e_ >> 8);                                                   \
+        w##j <<= e_ & 63;                                                             \
     }
 
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
@@ -382,6 +410,14 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
                 for (unsigned k = 0; k < per; k++) { EACH(HUFF_STEP) }                                           \
                 EACH(HUFF_REFILL)                                                                                \
             } while (--rounds);                                                                                  \
+        }                                                                                                        \
+        /* Then a step a round, in which a stream that is nearly through stands still, so that little is left for    \
+         * the tails, which have nothing to overlap with. */                                                         \
+        for (;;) {                                                                                               \
+            size_t most = 0, least = SIZE_MAX, input = SIZE_MAX;                                                 \
+            EACH(HUFF_LEFT)                                                                                      \
+            if (most < 14 || least < 8 || input < 8) break;                                                      \
+            EACH(HUFF_STEP_OR_STAND) EACH(HUFF_REFILL)                                                           \
         }                                                                                                        \
         EACH(HUFF_SAVE)                                                                                          \
     }
@@ -417,11 +453,12 @@ static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_
         st[j].ip = s[j].start + bytes - 8;
         st[j].window = (load64(st[j].ip) | 1) << (bytes * 8 - s[j].bit);
     }
-    if (all && n == 5) huff8_rounds_5(t, st, floor);
-    if (all && n >= 4) huff8_rounds_4(t, st, floor);
+    const bool together = all && (n == 4 || n == 5);
+    if (together && n == 5) huff8_rounds_5(t, st, floor);
+    if (together && n == 4) huff8_rounds_4(t, st, floor);
     for (unsigned j = 0; j < n; j++) {
         if (st[j].ip) {
-            huff8_rounds_1(t, &st[j], floor);
+            if (!together) huff8_rounds_1(t, &st[j], floor);
             const ptrdiff_t bit = (st[j].ip - s[j].start) * 8 + 64 - (ptrdiff_t)__builtin_ctzll(st[j].window);
             if (bit < 0) return BRV_PAYLOAD;
             s[j].bit = (size_t)bit;
@@ -430,6 +467,75 @@ static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_
         if (rc) return rc;
     }
     return 0;
+}
+
+/* Codes are put together before they meet the accumulator, so that few steps wait for each other. */
+#define ENCODE_FLUSH(V, BITS)  \
+    acc |= (uint64_t)(V) << n; \
+    n += (BITS);               \
+    memcpy(out, &acc, 8);      \
+    out += n >> 3;             \
+    acc >>= n & 56;            \
+    n &= 7;
+
+#define ENCODE_GROUP(G)                                    \
+    for (; i >= from + G; i -= G) {                        \
+        uint64_t v = 0;                                    \
+        unsigned bits = 0;                                 \
+        for (unsigned j = 1; j <= G; j++) {                \
+            const uint32_t e = enc[words[i - j]];          \
+            seen |= e;                                     \
+            v |= (uint64_t)(e >> 8) << bits;               \
+            bits += e & 15;                                \
+        }                                                  \
+        ENCODE_FLUSH(v, bits)                              \
+    }
+
+#define ENCODE_RUN(W)                                                                                       \
+    static bool encode_run_##W(bit_writer *bw, const huff_table *t, const W *words, size_t from, size_t to) \
+    {                                                                                                       \
+        const uint32_t *restrict enc = t->encode;                                                           \
+        uint64_t acc = bw->acc;                                                                             \
+        unsigned n = bw->n;                                                                                 \
+        uint32_t seen = 0;                                                                                  \
+        uint8_t *out = bw->out;                                                                             \
+        size_t i = to;                                                                                      \
+        if (t->longest <= 11) ENCODE_GROUP(5) /* 5 * 11 and 3 * 15 bits behind 7 left over stay below 64 */ \
+        ENCODE_GROUP(3)                                                                                     \
+        ENCODE_GROUP(1)                                                                                     \
+        *bw = (bit_writer){acc, n, out};                                                                    \
+        return !(seen & ABSENT);                                                                            \
+    }
+ENCODE_RUN(w8)
+ENCODE_RUN(w16)
+
+/* Bytes two pairs at a time: at most 52 bits behind 7. */
+static bool encode_pairs(bit_writer *bw, const huff_table *t, const uint8_t *words, size_t from, size_t to)
+{
+    const uint32_t *restrict code = t->pair_code;
+    const uint8_t *restrict len = t->pair_len;
+    uint64_t acc = bw->acc;
+    unsigned n = bw->n;
+    uint32_t present = PAIR_PRESENT;
+    uint8_t *out = bw->out;
+    size_t i = to;
+    for (; i >= from + 4; i -= 4) {
+        const unsigned a = *(const w16 *)(words + i - 2), b = *(const w16 *)(words + i - 4);
+        const uint32_t x = code[a], y = code[b];
+        present &= x & y;
+        const uint64_t v = (x & ~PAIR_PRESENT) | (uint64_t)(y & ~PAIR_PRESENT) << len[a];
+        const unsigned bits = (unsigned)len[a] + len[b];
+        ENCODE_FLUSH(v, bits)
+    }
+    *bw = (bit_writer){acc, n, out};
+    return present && encode_run_w8(bw, t, words, from, i);
+}
+
+static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned container, const void *words, size_t from,
+                          size_t to)
+{
+    if (container == 2) return encode_run_w16(bw, t, words, from, to);
+    return t->pair_code ? encode_pairs(bw, t, words, from, to) : encode_run_w8(bw, t, words, from, to);
 }
 
 /* Strings of one class: each stored as 8 bytes, of which the next one overwrites what is too much. */
@@ -477,6 +583,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .scan = k_scan,
         .find_other = k_find_other,
         .huff8 = k_huff8,
+        .huff_encode = k_huff_encode,
         .tunstall = k_tunstall,
         .hash = k_hash,
     };

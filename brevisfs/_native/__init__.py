@@ -198,6 +198,8 @@ class Program(_Base):
         super().__init__(wire, shared, bits, count, block)
         for node, values in (classes or {}).items():
             self._classes(node, values)
+        self._prepare = threading.Lock()
+        self._prepared = False
 
     def decode(
         self,
@@ -250,11 +252,20 @@ class Program(_Base):
         """Bytes that no block's payload exceeds."""
         return int(lib.brv_encode_bound(self._p))
 
+    def _prepare_encode(self) -> None:
+        if self._prepared:
+            return
+        with self._prepare:
+            if not self._prepared and lib.brv_prepare_encode(self._p):
+                raise MemoryError("no memory for the encoder's tables")
+            self._prepared = True
+
     def encode_block(self, index: int, data: Buffer, out: Buffer) -> int:
         """Encode the flat bytes of block `index` into out; returns the payload's length.
 
         Raises NotApplicable if D does not apply.
         """
+        self._prepare_encode()
         length = ffi.new("size_t *")
         with (
             ffi.from_buffer("uint8_t[]", data) as view,

@@ -1,0 +1,43 @@
+/* Any program, shared parts and payload: an error or words, the same for every instruction set, whole or in part. */
+#include "input.h"
+
+static int decode(const input *in, const brv_program *p, brv_scratch *s, uint64_t lo, uint64_t hi, guarded *out)
+{
+    uint8_t *payload = exact_copy(in->part[2], in->len[2]);
+    const uint64_t span[2] = {0, in->len[2]};
+    brv_status st;
+    *out = guarded_new(hi - lo, in->span & 15);
+    const int rc = brv_decode(p, s, payload, in->len[2], which_block(in, p), 1, span, NULL, out->data, lo, hi, &st);
+    CHECK(rc == BRV_OK || (rc == BRV_PAYLOAD && st.block == which_block(in, p) && st.what), "code %d", rc);
+    free(payload);
+    return rc;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const input in = parse_input(data, size);
+    if (too_large(&in)) return 0;
+    brv_program *scalar = make_program(&in, "scalar"), *best = make_program(&in, NULL);
+    CHECK(!scalar == !best, "only one instruction set takes the program");
+    if (scalar) {
+        brv_scratch *s = brv_scratch_new();
+        const uint64_t lo = block_begin(scalar, which_block(&in, scalar)), hi = block_end(scalar, which_block(&in, scalar));
+        const uint64_t a = lo + in.span % (hi - lo), b = a + 1 + (in.span >> 8) % (hi - a);
+        guarded x, y, z;
+        const int rc = decode(&in, scalar, s, lo, hi, &x);
+        CHECK(decode(&in, best, s, lo, hi, &y) == rc, "instruction sets differ in what they take");
+        CHECK(decode(&in, best, s, a, b, &z) == rc || b - a < hi - lo, "a whole block is not taken again");
+        if (rc == BRV_OK) {
+            CHECK(!memcmp(x.data, y.data, hi - lo), "instruction sets differ");
+            CHECK(!memcmp(x.data + (a - lo), z.data, b - a), "a part differs from the whole");
+        }
+        guarded_free(&x);
+        guarded_free(&y);
+        guarded_free(&z);
+        brv_scratch_free(s);
+    }
+    brv_program_free(scalar);
+    brv_program_free(best);
+    return 0;
+}
