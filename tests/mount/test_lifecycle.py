@@ -188,7 +188,7 @@ def test_the_service(store: Path, tmp_path: Path, notices: socket.socket) -> Non
     mountpoint = tmp_path / "mnt"
     mountpoint.mkdir()
     environment = {**os.environ, "NOTIFY_SOCKET": notices.getsockname()}
-    command = [sys.executable, "-c", FOREGROUND, store, mountpoint]
+    command = [sys.executable, "-c", FOREGROUND, str(store), str(mountpoint)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as service:
         try:
             assert notices.recv(100) == b"READY=1"
@@ -206,7 +206,7 @@ def test_the_service(store: Path, tmp_path: Path, notices: socket.socket) -> Non
 def test_nothing_of_the_starter_stays_open(store: Path, tmp_path: Path) -> None:
     """Who reads the output of `mount` to its end does not wait for the daemon."""
     (tmp_path / "mnt").mkdir()
-    command = [sys.executable, "-c", BACKGROUND, store, tmp_path / "mnt"]
+    command = [sys.executable, "-c", BACKGROUND, str(store), str(tmp_path / "mnt")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
     try:
         assert "Traceback" not in done.stderr

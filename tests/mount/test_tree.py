@@ -5,6 +5,7 @@ import os
 import stat
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def test_statfs_is_that_of_the_store(mount: Mounter, store: Path) -> None:
 def test_writing_is_refused(mount: Mounter, store: Path) -> None:
     (store / "x").write_text("x")
     mounted = mount()
-    attempts = [
+    attempts: list[Callable[[], object]] = [
         lambda: (mounted.path / "x").open("w"),
         lambda: (mounted.path / "new").touch(),
         lambda: (mounted.path / "new").mkdir(),
@@ -216,7 +217,7 @@ def test_access_lists_count(mount: Mounter, store: Path, tmp_path: Path) -> None
         os.chmod(path, 0o755)
 
     def reads(user: int) -> bool:
-        command = ["cat", mounted.path / "m"]
+        command = ["cat", str(mounted.path / "m")]
         done = subprocess.run(command, user=user, group=0, extra_groups=[], capture_output=True, check=False)
         return done.returncode == 0
 

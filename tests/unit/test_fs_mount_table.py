@@ -72,11 +72,11 @@ def test_who_may_let_others_in(
 ) -> None:
     configuration = tmp_path / "fuse.conf"
     monkeypatch.setattr(checks, "FUSE_CONFIGURATION", configuration)
-    monkeypatch.setattr(checks.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not checks.may_allow_others()
     configuration.write_text(text)
     assert checks.may_allow_others() == allowed
-    monkeypatch.setattr(checks.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert checks.may_allow_others()
 
 
@@ -87,7 +87,7 @@ def test_umount_of_what_is_no_mount_of_ours(tmp_path: Path) -> None:
 
 
 def test_options_out_of_range() -> None:
-    for options in ({"cache_size": 1 << 20}, {"threads": 0}):
+    for cache_size, threads in ((1 << 20, 2), (64 << 20, 0)):
         with pytest.raises(BadOption) as caught:
-            MountOptions(**options)
+            MountOptions(cache_size=cache_size, threads=threads)
         assert caught.value.exit_code == ExitCode.USAGE

@@ -52,8 +52,8 @@ def test_an_archive_has_the_name_and_size_of_its_original(store: Store, root: Pa
 
 def test_what_find_and_entries_show_is_the_same(store: Store, root: Path) -> None:
     archive = add_archive(root / "a.brv", [noise(10)])
-    for name in ("a", "b.brv", "c", "c.brv", "c.brv+", ".brevisfs.brv", "x.brv.brv", ".brv"):
-        (root / name).write_bytes((root / "a.brv").read_bytes())
+    for file in ("a", "b.brv", "c", "c.brv", "c.brv+", ".brevisfs.brv", "x.brv.brv", ".brv"):
+        (root / file).write_bytes((root / "a.brv").read_bytes())
     (root / "text.brv").write_text("no archive")
     (root / "folder.brv").mkdir()
     (root / "link.brv").symlink_to("a.brv")
