@@ -66,7 +66,8 @@ class UnknownCode(ProgramRefused):
 
 
 class BlockDamaged(NativeError):
-    """A block does not decode, or decodes to bytes that do not have its checksum."""
+    """A block does not decode, or decodes to bytes that do not have its checksum. The message says why, `block`
+    which one."""
 
     exit_code = ExitCode.DAMAGED
 
@@ -90,7 +91,7 @@ def _raise(status: Any) -> None:
     if code in _REFUSED:
         raise ProgramRefused(f"{what}{at}", code, node)
     if code in _DAMAGED:
-        raise BlockDamaged(f"block {status.block}: {what}{at}", code, node, int(status.block))
+        raise BlockDamaged(f"{what}{at}", code, node, int(status.block))
     if code == lib.BRV_NOT_APPLICABLE:
         raise NotApplicable(f"block {status.block}: {what}{at}", code, node)
     raise NativeError(f"block {status.block}: {what}{at}", code, node)
