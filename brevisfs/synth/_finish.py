@@ -28,6 +28,7 @@ from brevisfs.dsl import (
     Scan,
     Sparse,
     Zstd,
+    children,
     to_wire,
     walk,
 )
@@ -136,18 +137,18 @@ class _Passes:
         self._part = part
         self._analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
         self._scanned = _under_scan(node, part.bits, part.count)
+        self._starts = _starts(node, part.bits, part.count)
 
     def words(self, index: int, step: int) -> Iterator[_classes.Placed]:
         """The words of a leaf in every step-th block, with the position of the first in its stream."""
-        place = 0
-        for block, data in enumerate(self._part.block_bytes()):
-            words = self._analysis.words(block, data, index)
-            if index in self._scanned and len(words) and (block + 1) * self._part.block < self._part.count:
+        size = self._part.block
+        for block in range(0, -(-self._part.count // size), step):
+            words = self._analysis.words(block, self._part.block_bytes(block), index)
+            if index in self._scanned and len(words) and (block + 1) * size < self._part.count:
                 # No block has the change to the next block's first word: anything stands for it.
                 words = np.append(words, words[-1])
-            if block % step == 0 and len(words):
-                yield place, words
-            place += len(words)
+            if len(words):
+                yield max(0, block * size - self._starts[index]), words
 
 
 def _inner_bytes(part: Part, node: Node) -> int:
@@ -193,6 +194,21 @@ class _Leaf:
         return Choice(Lit(Sparse(base)), NODE_BYTES + self.others * (3 + self.bits / 8))
 
 
+def _starts(node: Node, bits: int, count: int) -> dict[int, int]:
+    """By prefix index, the word of the root's stream where each node's stream begins."""
+    starts: dict[int, int] = {}
+    ahead = [(0, node, bits, count)]
+    while ahead:
+        start, inner, bits, count = ahead.pop()
+        starts[len(starts)] = start
+        below = []
+        for child, child_bits, child_count in children(inner, bits, count):
+            below.append((start, child, child_bits, child_count))
+            start += child_count if isinstance(inner, Concat) else 0
+        ahead += reversed(below)
+    return starts
+
+
 def _under_scan(node: Node, bits: int, count: int) -> set[int]:
     """Prefix indexes of the nodes below a Scan."""
     below: set[int] = set()
@@ -216,7 +232,8 @@ def _count_leaves(part: Part, node: Node, settings: Settings) -> dict[int, _Leaf
     }
     wanted = [(index, leaf) for index, leaf in leaves.items() if leaf.narrow or isinstance(leaf.node, Const)]
     analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
-    for block, data in enumerate(part.block_bytes() if wanted else ()):
+    for block in range(-(-part.count // part.block) if wanted else 0):
+        data = part.block_bytes(block)
         for index, leaf in wanted:
             leaf.add(analysis, index, block, data)
     return leaves

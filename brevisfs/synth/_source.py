@@ -75,11 +75,10 @@ class Part:
         data = self.read(lo * self.bits // 8, (hi * self.bits + 7) // 8)
         return from_flat(data, self.bits)[: hi - lo]
 
-    def block_bytes(self) -> Iterator[Buffer]:
-        """The flat bytes of each block."""
+    def block_bytes(self, index: int) -> Buffer:
+        """The flat bytes of a block."""
         step = self.block * self.bits // 8
-        for lo in range(0, self.nbytes, step):
-            yield self.read(lo, min(self.nbytes, lo + step))
+        return self.read(index * step, min(self.nbytes, (index + 1) * step))
 
     def passes(self) -> Iterator[Words]:
         """All the words in order, some at a time."""

@@ -220,6 +220,24 @@ def test_dense_is_no_larger_and_fast_no_smaller() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_rows_of_a_part_of_a_stream_keep_their_places() -> None:
+    # Classes count a leaf's own words: behind a part of a Concat, and past the gaps of a Scan's blocks.
+    scales = np.repeat(np.where(np.arange(600) % 3, 1.0, 1e-4), 400)
+    floats = (RNG(1).normal(size=240_000) * scales).astype("<f4")
+    floats[:30_000] = 0.0
+    data = floats.tobytes()
+    plan = planned(data, "F32", (600, 400), Profile.DENSE)
+    assert "tables=" in to_text(plan.node)
+    assert restored(plan, data) == data
+    steps = np.cumsum(RNG(2).binomial(200, np.repeat(np.where(np.arange(600) % 2, 0.1, 0.6), 400))).astype(
+        "<i4"
+    )
+    plan = planned(steps.tobytes(), "I32", (600, 400), Profile.DENSE)
+    assert "Scan" in to_text(plan.node)
+    assert "tables=" in to_text(plan.node)
+    assert restored(plan, steps.tobytes()) == steps.tobytes()
+
+
 def test_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no bytes"):
         synthesize(Memory(b""), "F32", (0,), Profile.BALANCED)
