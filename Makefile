@@ -3,12 +3,18 @@ PY := .venv/bin/python
 ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
+.PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
 help:
 	@echo 'make build               set up .venv and build; the command is .venv/bin/brevisfs'
 	@echo 'make test                the test run (ARGS="-k name -x" goes to pytest)'
 	@echo 'make demo                a real model: packed, mounted, loaded, compared'
 	@echo 'make corpus-check DIR=…  every .safetensors of a folder, packed, mounted, compared (ARGS="--profile dense")'
+	@echo 'make test-scalar         the tests of programs, on the kernels that any CPU has'
+	@echo 'make test-sanitize       the C code on random cases under sanitizers (CASES=…)'
+	@echo 'make test-aarch64        the same built for aarch64, under qemu (CASES=…)'
+	@echo 'make fuzz                libFuzzer on decoder and encoder, ten minutes each (SECONDS=…)'
+	@echo 'make check-native        the three above, shortened'
 	@echo 'make lint                ruff and mypy --strict'
 	@echo 'make clean               remove what was built'
 
@@ -17,6 +23,25 @@ build:
 
 test: build
 	$(PY) -m pytest $(ARGS)
+
+test-scalar: build
+	BREVISFS_CPU=scalar $(PY) -m pytest tests/property tests/golden tests/native $(ARGS)
+
+CASES ?= 1500
+test-sanitize: build
+	@scripts/native_checks.sh sanitize $(CASES)
+
+test-aarch64: build
+	@scripts/native_checks.sh aarch64 $(CASES)
+
+SECONDS ?= 600
+fuzz: build
+	@scripts/native_checks.sh fuzz $(SECONDS)
+
+check-native: build
+	@scripts/native_checks.sh sanitize 60
+	@scripts/native_checks.sh aarch64 60
+	@scripts/native_checks.sh fuzz 20
 
 lint: build
 	$(PY) -m ruff check .

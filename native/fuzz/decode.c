@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     brv_program *scalar = make_program(&in, "scalar"), *best = make_program(&in, NULL);
     CHECK(!scalar == !best, "only one instruction set takes the program");
     if (scalar) {
-        brv_scratch *s = brv_scratch_new();
+        brv_scratch *s = shared_scratch();
         const uint64_t lo = block_begin(scalar, which_block(&in, scalar)), hi = block_end(scalar, which_block(&in, scalar));
         const uint64_t a = lo + in.span % (hi - lo), b = a + 1 + (in.span >> 8) % (hi - a);
         guarded x, y, z;
@@ -35,7 +35,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         guarded_free(&x);
         guarded_free(&y);
         guarded_free(&z);
-        brv_scratch_free(s);
     }
     brv_program_free(scalar);
     brv_program_free(best);

@@ -17,7 +17,7 @@ static void check_block(const input *in, const brv_program *scalar, const brv_pr
 {
     const uint64_t index = which_block(in, scalar), lo = block_begin(scalar, index), hi = block_end(scalar, index);
     const size_t n = (size_t)(hi - lo);
-    brv_scratch *s = brv_scratch_new();
+    brv_scratch *s = shared_scratch();
     uint8_t *data = malloc(n);
     CHECK(data, "out of memory");
     for (size_t i = 0; i < n; i++) data[i] = in->len[2] ? in->part[2][i % in->len[2]] : 0;
@@ -39,7 +39,6 @@ static void check_block(const input *in, const brv_program *scalar, const brv_pr
     guarded_free(&x);
     guarded_free(&y);
     free(data);
-    brv_scratch_free(s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

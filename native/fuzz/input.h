@@ -63,6 +63,15 @@ static brv_program *make_program(const input *in, const char *cpu)
     return p;
 }
 
+/* One for all inputs, as threads keep theirs: making zstd's contexts costs more than most inputs do. */
+static brv_scratch *shared_scratch(void)
+{
+    static brv_scratch *s;
+    if (!s) s = brv_scratch_new();
+    CHECK(s, "out of memory");
+    return s;
+}
+
 /* ---- mutation: one part at a time, so that the others stay valid --------------------------- */
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);

@@ -1,0 +1,116 @@
+#!/bin/sh
+# Checks of the C code that need more than the extension module; docs/design/native-checks.md describes them.
+#
+#   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set
+#   native_checks.sh aarch64 CASES     vectors built for aarch64, under qemu
+#   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
+#
+# Installs what it misses; builds in build/native.  scripts/setup.sh has made .venv.
+set -eu
+cd "$(dirname "$0")/.."
+python=$PWD/.venv/bin/python
+build=build/native
+flags="-std=gnu11 -g -O1 -Wall -Wextra -Werror -Inative"
+sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+fuzzers="decode encode"
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+
+die() {
+    echo "native checks: $*" >&2
+    exit 1
+}
+
+# install TEST PACKAGE…: the packages, unless the command TEST succeeds
+install() {
+    test=$1
+    shift
+    if $test >/dev/null 2>&1; then return 0; fi
+    command -v apt-get >/dev/null || die "these are missing, by their Debian names: $* (no apt-get here)"
+    root=
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null || die "as root, run: apt-get install $*"
+        root=sudo
+    fi
+    echo "native checks: installing $*"
+    $root apt-get update -q
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+    $test || die "installed, yet this does not work: $test"
+}
+
+sources() { "$python" -c 'import sys; sys.path.insert(0, "native"); import build_brevis; print(*(f"native/{s}" for s in build_brevis.SOURCES))'; }
+
+vectors() { "$python" -m tests.native.inputs vectors "$build/vectors-$1" "$1"; }
+
+sanitize() {
+    vectors "$1"
+    # shellcheck disable=SC2046,SC2086  # lists of words, here and below
+    cc $flags $sanitizers -o "$build/vectors-sanitized" native/tests/vectors.c $(sources) -lzstd
+    for cpu in scalar avx2; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
+}
+
+# zstd for another architecture: built from the sources that the zstandard package brings
+cross_zstd() {
+    [ -e "$build/aarch64/zstd.o" ] && return 0
+    version=$("$python" -c 'import zstandard; print(zstandard.__version__)')
+    "$python" -m pip download -q --no-deps --no-binary :all: --no-build-isolation -d "$build/aarch64" "zstandard==$version"
+    tar xzf "$build/aarch64/zstandard-$version.tar.gz" -C "$build/aarch64" --strip-components=1 "zstandard-$version/zstd"
+    # The amalgamation has no assembly of its own.
+    aarch64-linux-gnu-gcc -O1 -w -DZSTD_DISABLE_ASM -c "$build/aarch64/zstd/zstd.c" -o "$build/aarch64/zstd.new"
+    mv "$build/aarch64/zstd.new" "$build/aarch64/zstd.o"
+}
+
+cross_works() { echo 'int main(void) { return 0; }' | aarch64-linux-gnu-gcc -static -x c - -o "$build/aarch64/works"; }
+
+aarch64() {
+    mkdir -p "$build/aarch64/zstd"
+    install cross_works gcc-aarch64-linux-gnu libc6-dev-arm64-cross
+    install "qemu-aarch64-static --version" qemu-user-static
+    cross_zstd
+    vectors "$1"
+    # one header of the machine's own; all of its include directory would not do
+    cp "$(echo '#include <xxhash.h>' | cc -E - | sed -n 's/^# [0-9]* "\(.*xxhash\.h\)".*/\1/p' | head -n 1)" "$build/aarch64/zstd/"
+    # shellcheck disable=SC2046,SC2086
+    aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/vectors" \
+        native/tests/vectors.c $(sources) "$build/aarch64/zstd.o"
+    qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
+}
+
+fuzzer_works() {
+    echo 'int LLVMFuzzerTestOneInput(void *d, unsigned long n) { return !d && n; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o "$build/works"
+}
+
+fuzz() {
+    install fuzzer_works clang libclang-rt-dev
+    objects=$PWD/$build/fuzz-objects
+    mkdir -p "$objects"
+    for source in $(sources); do
+        # shellcheck disable=SC2086
+        clang $flags $sanitizers -fsanitize=fuzzer-no-link -c "$source" -o "$objects/$(basename "$source" .c).o"
+    done
+    for target in $fuzzers; do fuzz_one "$target" "$1"; done
+}
+
+fuzz_one() {
+    work=$build/fuzz-$1
+    mkdir -p "$work/found"
+    "$python" -m tests.native.inputs seeds "$work/seeds" "$1" 400
+    # shellcheck disable=SC2086
+    clang $flags $sanitizers -fsanitize=fuzzer -o "$work/fuzzer" "native/fuzz/$1.c" "$objects"/*.o -lzstd
+    echo "native checks: fuzzing $1 for $2 seconds"
+    # New inputs go to the first folder. One that fails stays as crash-…: it belongs in native/fuzz/corpus.
+    "$work/fuzzer" -max_total_time="$2" -max_len=8192 -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
+        -artifact_prefix="$work/" "$work/found" "$work/seeds" "native/fuzz/corpus/$1" >"$work/log" 2>&1 || {
+        grep -v '^#[0-9]' "$work/log" | tail -n 60
+        die "the input is in $work (the last line of $work/log names it)"
+    }
+    grep '^stat::number_of_executed_units' "$work/log"
+}
+
+mkdir -p "$build"
+case "${1-} ${2-}" in
+sanitize\ ?*) sanitize "$2" ;;
+aarch64\ ?*) aarch64 "$2" ;;
+fuzz\ ?*) fuzz "$2" ;;
+*) die "usage: native_checks.sh sanitize CASES | aarch64 CASES | fuzz SECONDS" ;;
+esac
