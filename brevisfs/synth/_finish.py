@@ -19,7 +19,6 @@ from brevisfs.dsl import (
     Const,
     Huffman,
     Lit,
-    Map,
     Merge,
     Node,
     Rans,
@@ -250,6 +249,6 @@ def _rebuilt(node: Node, index: int, leaves: dict[int, Choice]) -> tuple[Node, i
                 child, after = _rebuilt(part, after, leaves)
                 rebuilt.append(child)
             return replace(node, children=tuple(rebuilt)), after
-        case Map() | Scan() | Repeat():
+        case _:
             child, after = _rebuilt(node.child, index + 1, leaves)
             return replace(node, child=child), after
