@@ -144,6 +144,21 @@ static int eval_scan(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t 
     return 0;
 }
 
+static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, size_t m, cursor *payload,
+                          void *dst, brv_status *st)
+{
+    const node *nd = &p->nodes[i];
+    const size_t c = nd->container, columns = (size_t)nd->times, rows = m / columns, whole = rows * columns;
+    const size_t mark = s->used;
+    uint8_t *t = scratch_take(s, m * c);
+    int rc = eval_node(p, s, i + 1, lo, lo + m, payload, t, st);
+    if (rc) return rc;
+    p->k->transpose(t, dst, nd->container, columns, rows);
+    memcpy((uint8_t *)dst + whole * c, t + whole * c, (m - whole) * c);
+    s->used = mark;
+    return 0;
+}
+
 /* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
  * or nearly so, then 8 bits coded somehow, then the rest as it is; perhaps all rotated. One pass over the words. */
 typedef struct {
@@ -246,6 +261,8 @@ int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uin
         rc = eval_node(p, s, i + 1, lo, hi, payload, dst, st);
         if (!rc) p->k->map(dst, nd->container, nd->bits, nd->fn, nd->word, false, m);
         return rc;
+    case OP_TRANSPOSE:
+        return eval_transpose(p, s, i, lo, m, payload, dst, st);
     case OP_SCAN:
         return eval_scan(p, s, i, lo, hi, payload, dst, st);
     default:

@@ -158,6 +158,19 @@ static int encode_scan(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     return encode_node(e, i + 1, lo, hi - 1, words);
 }
 
+static int encode_transpose(encoder *e, uint32_t i, uint64_t lo, size_t m, const uint8_t *words)
+{
+    const node *nd = &e->p->nodes[i];
+    const size_t c = nd->container, columns = (size_t)nd->times, rows = m / columns, whole = rows * columns;
+    const size_t mark = e->s->used;
+    uint8_t *t = scratch_take(e->s, m * c);
+    e->p->k->transpose(words, t, nd->container, rows, columns);
+    memcpy(t + whole * c, words + whole * c, (m - whole) * c);
+    int rc = encode_node(e, i + 1, lo, lo + m, t);
+    if (!e->found) e->s->used = mark;
+    return rc;
+}
+
 static int encode_merge(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, const void *words)
 {
     const brv_program *p = e->p;
@@ -203,6 +216,8 @@ static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     case OP_MAP:
         p->k->map(words, nd->container, nd->bits, nd->fn, nd->word, true, m);
         return encode_node(e, i + 1, lo, hi, words);
+    case OP_TRANSPOSE:
+        return encode_transpose(e, i, lo, m, words);
     case OP_SCAN:
         return encode_scan(e, i, lo, hi, words);
     default:

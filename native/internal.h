@@ -20,11 +20,12 @@ typedef uint64_t w64 __attribute__((aligned(1), may_alias));
 
 enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TABLES = 64, MAX_CODE = 15 };
 #define MAX_REPEAT_WORDS ((uint64_t)1 << 20)
+#define MAX_COLUMNS ((uint64_t)1 << 20)
 #define MAX_BLOCK ((uint32_t)1 << 20)
 #define MAX_TABLE_BYTES ((uint64_t)16 << 20)
 #define MAX_REPEATED_BYTES ((uint64_t)16 << 20)
 
-enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE };
+enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE, OP_TRANSPOSE = 10 };
 enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE, ENC_TUNSTALL };
 enum { FN_XOR = 0, FN_ADD, FN_ZIGZAG, FN_GRAY, FN_BITREV, FN_ROTR };
 enum { SCAN_XOR = 0, SCAN_ADD };
@@ -76,7 +77,7 @@ typedef struct {
     uint64_t segment;
     uint64_t count;    /* words of the stream */
     uint64_t word;     /* const, base, xor, add */
-    uint64_t times;    /* repeat */
+    uint64_t times;    /* repeat; transpose: columns */
     huff_table *huff;
     rans_table *rans;
     tunstall_table *tunstall;
@@ -199,6 +200,8 @@ typedef struct brv_kernels {
                  unsigned r, size_t m);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
+    /* out[c * rows + r] = in[r * columns + c] */
+    void (*transpose)(const void *in, void *out, unsigned container, size_t rows, size_t columns);
     void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
     /* a[0] given, a[i] op= a[i-1] over child words at a[1..m-1] */
     void (*scan)(void *a, unsigned container, unsigned bits, unsigned kind, size_t m);

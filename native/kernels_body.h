@@ -157,6 +157,13 @@ static void k_map(void *a, unsigned c, unsigned bits, unsigned fn, uint64_t v, b
 #undef CALL
 }
 
+static void k_transpose(const void *in, void *out, unsigned c, size_t rows, size_t columns)
+{
+#define CALL(T) transpose_##T((const T *)in, (T *)out, rows, columns)
+    FOR_CONTAINER(c, CALL)
+#undef CALL
+}
+
 static void k_fill(void *a, unsigned c, uint64_t v, size_t m)
 {
 #define CALL(T) fill_##T((T *)a, v, m)
@@ -579,6 +586,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .field = k_field,
         .join = k_join,
         .map = k_map,
+        .transpose = k_transpose,
         .fill = k_fill,
         .scan = k_scan,
         .find_other = k_find_other,

@@ -162,3 +162,16 @@ static size_t CAT(find_other)(const W *a, uint64_t v, size_t m)
         if (a[i] != c) return i;
     return m;
 }
+
+/* In tiles of 16 x 16, so that the lines read and written stay in L1. */
+static void CAT(transpose)(const W *restrict in, W *restrict out, size_t rows, size_t columns)
+{
+    for (size_t r0 = 0; r0 < rows; r0 += 16) {
+        const size_t r1 = rows - r0 < 16 ? rows : r0 + 16;
+        for (size_t c0 = 0; c0 < columns; c0 += 16) {
+            const size_t c1 = columns - c0 < 16 ? columns : c0 + 16;
+            for (size_t c = c0; c < c1; c++)
+                for (size_t r = r0; r < r1; r++) out[c * rows + r] = in[r * columns + c];
+        }
+    }
+}

@@ -184,6 +184,11 @@ static int parse_body(parser *ps, uint32_t i, cursor *body)
         return parse_node(ps, body, nd->bits, nd->count / nd->times, nd->depth + 1u);
     case OP_MAP:
         return parse_map(ps, i, body);
+    case OP_TRANSPOSE:
+        VARINT(nd->times);
+        if (nd->times < 2 || nd->times > MAX_COLUMNS) REFUSE(BRV_PARAMETER, "a tile has 2 to 2^20 columns");
+        *body = b;
+        return parse_node(ps, body, nd->bits, nd->count, nd->depth + 1u);
     case OP_SCAN:
         BYTE(kind);
         nd->fn = kind;

@@ -35,6 +35,7 @@ from brevisfs.dsl import (
     RotR,
     Scan,
     Sparse,
+    Transpose,
     Tunstall,
     Xor,
     ZigZag,
@@ -125,7 +126,7 @@ def random_program(rng: random.Random, bits: int, count: int) -> Node:
 
 
 def _node(rng: random.Random, bits: int, count: int, depth: int) -> Node:
-    makers: list[Callable[[random.Random, int, int, int], Node]] = [_map]
+    makers: list[Callable[[random.Random, int, int, int], Node]] = [_map, _transpose]
     makers += [_concat, _scan, _repeat] * (count >= 2) + [_merge, _merge] * (bits >= 2)
     if depth < 4 and rng.random() < (0.9, 0.6, 0.45, 0.35)[depth]:
         return rng.choice(makers)(rng, bits, count, depth)
@@ -136,6 +137,11 @@ def _node(rng: random.Random, bits: int, count: int, depth: int) -> Node:
 
 def _map(rng: random.Random, bits: int, count: int, depth: int) -> Node:
     return Map(random_function(rng, bits), _node(rng, bits, count, depth + 1))
+
+
+def _transpose(rng: random.Random, bits: int, count: int, depth: int) -> Node:
+    columns = rng.choice([2, 3, 16, 20, 48, 64, rng.randint(2, 600)])
+    return Transpose(columns, _node(rng, bits, count, depth + 1))
 
 
 def _concat(rng: random.Random, bits: int, count: int, depth: int) -> Node:

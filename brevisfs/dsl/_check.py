@@ -22,6 +22,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Transpose,
     Tunstall,
     Xor,
     children,
@@ -34,6 +35,7 @@ MAX_BITS = 64
 COUNT_END = 1 << 58
 MAX_PERIOD = 1 << 20
 MAX_REPEATED_BYTES = 16 << 20
+MAX_COLUMNS = 1 << 20
 MAX_TABLE_BYTES = 16 << 20
 MAX_CODED_BITS = 16
 MAX_TABLES = 64
@@ -119,6 +121,8 @@ def _check_node(node: Node, bits: int, count: int, path: str, depth: int, budget
         case Scan(kind, _):
             _require(kind in ("xor", "add"), path, f"kind {kind!r} is neither xor nor add")
             _require(count >= 2, path, "a scan needs two words or more")
+        case Transpose(columns, _):
+            _require(2 <= columns <= MAX_COLUMNS, path, f"{columns} columns, not 2 to {MAX_COLUMNS}")
     parts_of = children(node, bits, count)
     for i, (child, child_bits, child_count) in enumerate(parts_of):
         where = f"{path}[{i}]" if isinstance(node, Concat | Merge) else path

@@ -161,7 +161,15 @@ class Merge:
     children: tuple[Node, ...]
 
 
-Node = Lit | Const | Concat | Repeat | Map | Scan | Merge
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """The words of each block, as a tile of rows of `columns` words, column by column."""
+
+    columns: int
+    child: Node
+
+
+Node = Lit | Const | Concat | Repeat | Map | Scan | Merge | Transpose
 
 
 def children(node: Node, bits: int, count: int) -> list[tuple[Node, int, int]]:
@@ -173,7 +181,7 @@ def children(node: Node, bits: int, count: int) -> list[tuple[Node, int, int]]:
             return [(part, width, count) for part, width in zip(parts, widths, strict=True)]
         case Repeat(times, child):
             return [(child, bits, count // times)]
-        case Map(_, child):
+        case Map(_, child) | Transpose(_, child):
             return [(child, bits, count)]
         case Scan(_, child):
             return [(child, bits, count - 1)]

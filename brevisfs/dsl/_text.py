@@ -31,6 +31,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Transpose,
     Tunstall,
     Xor,
     ZigZag,
@@ -54,6 +55,8 @@ def to_text(node: Node) -> str:
             return f"Map({_function_text(function)}, {to_text(child)})"
         case Scan(kind, child):
             return f"Scan({kind}, {to_text(child)})"
+        case Transpose(columns, child):
+            return f"Transpose({columns}, {to_text(child)})"
 
 
 def _word(word: int) -> str:
@@ -172,6 +175,10 @@ class _Parser:
         self.expect("(")
         return Repeat(self._number(), self._last_child(path, depth))
 
+    def transpose(self, path: str, depth: int) -> Node:
+        self.expect("(")
+        return Transpose(self._number(), self._last_child(path, depth))
+
     def map(self, path: str, depth: int) -> Node:
         self.expect("(")
         return Map(self._function(), self._last_child(path, depth))
@@ -271,4 +278,5 @@ _OPERATORS: dict[str, Callable[[_Parser, str, int], Node]] = {
     "Map": _Parser.map,
     "Scan": _Parser.scan,
     "Merge": _Parser.merge,
+    "Transpose": _Parser.transpose,
 }

@@ -27,6 +27,7 @@ from brevisfs.dsl._program import (
     Scan,
     ScanKind,
     Sparse,
+    Transpose,
     Tunstall,
     Xor,
     ZigZag,
@@ -66,6 +67,8 @@ def _body(node: Node) -> tuple[int, bytes]:
             return 4, varint(times) + to_wire(child)
         case Map(function, child):
             return 5, _function_bytes(function) + to_wire(child)
+        case Transpose(columns, child):
+            return 10, varint(columns) + to_wire(child)
         case Scan(kind, child):
             return 6, bytes([SCAN_KINDS.index(kind)]) + to_wire(child)
         case Merge(widths, parts):
@@ -207,6 +210,10 @@ def _merge(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
     return Merge(widths, _parts(body, parts, path, depth, budget))
 
 
+def _transpose(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    return Transpose(body.varint(), _next_node(body, path, depth, budget))
+
+
 _PARSERS: dict[int, tuple[str, Callable[[Cursor, str, int, Budget], Node]]] = {
     1: ("lit", _lit),
     2: ("const", _const),
@@ -215,4 +222,5 @@ _PARSERS: dict[int, tuple[str, Callable[[Cursor, str, int, Budget], Node]]] = {
     5: ("map", _map),
     6: ("scan", _scan),
     7: ("merge", _merge),
+    10: ("transpose", _transpose),
 }

@@ -44,6 +44,7 @@ from brevisfs.dsl._program import (
     RotR,
     Scan,
     Sparse,
+    Transpose,
     Tunstall,
     Xor,
     ZigZag,
@@ -312,6 +313,8 @@ def generate(node: Node, index: int, bits: int, lo: int, hi: int, source: Source
             for change in generate(child, index + 1, bits, lo, hi - 1, source):
                 words.append(words[-1] ^ change if kind == "xor" else (words[-1] + change) % (1 << bits))
             return words
+        case Transpose(columns, child):
+            return by_rows(columns, generate(child, index + 1, bits, lo, hi, source))
         case Merge(widths, parts):
             words = [0] * (hi - lo)
             for part, at, width in zip(parts, _child_indices(node, index), widths, strict=True):
@@ -336,6 +339,8 @@ def decompose(node: Node, index: int, bits: int, lo: int, words: list[int], sink
                 raise NotApplicable(f"node {index}: the words do not repeat the period")
         case Map(function, child):
             decompose(child, index + 1, bits, lo, [invert(function, bits, word) for word in words], sink)
+        case Transpose(columns, child):
+            decompose(child, index + 1, bits, lo, by_columns(columns, words), sink)
         case Scan(_, child):
             sink.anchor(index, bits, words[0])
             decompose(child, index + 1, bits, lo, changes(node, bits, words), sink)
@@ -345,6 +350,19 @@ def decompose(node: Node, index: int, bits: int, lo: int, words: list[int], sink
                 node.children, _child_indices(node, index), parts, strict=True
             ):
                 decompose(child, at, child_bits, start, fields, sink)
+
+
+def by_columns(columns: int, words: Sequence[int]) -> list[int]:
+    """The child's words of a Transpose: the whole rows column by column, then what is left."""
+    whole = len(words) // columns * columns
+    return [word for column in range(columns) for word in words[column:whole:columns]] + list(words[whole:])
+
+
+def by_rows(columns: int, words: Sequence[int]) -> list[int]:
+    """The other way round."""
+    rows = len(words) // columns
+    whole = rows * columns
+    return [word for row in range(rows) for word in words[row:whole:rows]] + list(words[whole:])
 
 
 def changes(node: Scan, bits: int, words: Sequence[int]) -> list[int]:
@@ -925,6 +943,9 @@ def _build(node: Node, bits: int, count: int, pieces: Pieces, items: list[bytes]
         case Map(function, child):
             mapped = [(lo, [invert(function, bits, word) for word in words]) for lo, words in pieces]
             _build(child, bits, count, mapped, items)
+        case Transpose(columns, child):
+            turned = [(lo, by_columns(columns, words)) for lo, words in pieces]
+            _build(child, bits, count, turned, items)
         case Scan(_, child):
             scanned = [(lo, changes(node, bits, words)) for lo, words in pieces]
             _build(child, bits, count - 1, scanned, items)

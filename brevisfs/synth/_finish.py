@@ -19,6 +19,7 @@ from brevisfs.dsl import (
     Const,
     Huffman,
     Lit,
+    Map,
     Merge,
     Node,
     Rans,
@@ -26,6 +27,7 @@ from brevisfs.dsl import (
     Repeat,
     Scan,
     Sparse,
+    Transpose,
     Zstd,
     children,
     to_wire,
@@ -249,6 +251,6 @@ def _rebuilt(node: Node, index: int, leaves: dict[int, Choice]) -> tuple[Node, i
                 child, after = _rebuilt(part, after, leaves)
                 rebuilt.append(child)
             return replace(node, children=tuple(rebuilt)), after
-        case _:
+        case Repeat() | Map() | Scan() | Transpose():
             child, after = _rebuilt(node.child, index + 1, leaves)
             return replace(node, child=child), after

@@ -52,6 +52,8 @@ OPERATORS: list[Row] = [
     ("Map(bitrev, Lit raw)", 32, 70, 64),
     ("Map(rotr 1, Merge(8: Lit huffman(max=11, streams=5), 8: Lit raw))", 16, 500, 256),
     ("Scan(add, Const 1)", 64, 200, 64),
+    ("Transpose(20, Lit huffman(max=10, streams=2, tables=3, segment=16))", 8, 700, 320),
+    ("Map(xor 3, Transpose(7, Lit raw))", 12, 100, 64),
     ("Scan(xor, Lit sparse(base=0))", 32, 200, 128),
     ("Scan(add, Map(zigzag, Lit huffman(max=12, streams=3)))", 10, 320, 192),
     ("Merge(1: Lit raw, 10: Lit huffman(max=12, streams=4), 5: Lit raw)", 16, 300, 128),

@@ -102,7 +102,7 @@ def test_malformed(form: str, message: str) -> None:
         ("08 02 01 02", "root", 8),
         ("ff 00", "root", 255),
         ("01 03 63 01 02", "root.lit", 0x63),
-        ("07 0a 02 04 04 01 01 00 0a 02 01 02", "root.merge[1]", 10),
+        ("07 0a 02 04 04 01 01 00 0b 02 01 02", "root.merge[1]", 11),
     ],
 )
 def test_unknown(form: str, path: str, code: int) -> None:
