@@ -60,6 +60,29 @@ static int eval_zstd(const brv_program *p, brv_scratch *s, uint32_t i, cursor it
     return 0;
 }
 
+/* A coded literal in class order: into dst if that is the order of the words, else into scratch. */
+static int eval_coded(const brv_program *p, brv_scratch *s, uint32_t i, cursor item, uint64_t lo, size_t m, void *dst,
+                      class_map *map, void **ordered, brv_status *st)
+{
+    const node *nd = &p->nodes[i];
+    if (classes_read(nd, p->k, &item, lo, m, s, map)) BAD(i, "bad classes of segments");
+    *ordered = map->classes ? scratch_take(s, m * nd->container) : dst;
+    int rc = nd->enc == ENC_HUFFMAN ? huff_decode(nd, p->k, item, map, *ordered)
+             : nd->enc == ENC_RANS  ? rans_decode(nd, p->k, item, map, *ordered)
+                                    : tunstall_decode(nd, p->k, item, map, *ordered, s);
+    if (rc) BAD(i, "damaged coded literal");
+    return 0;
+}
+
+static int next_item(cursor *payload, cursor *item)
+{
+    uint64_t len;
+    if (get_varint(payload, &len) || len > left(payload)) return BRV_PAYLOAD;
+    *item = (cursor){payload->p, payload->p + len};
+    payload->p += len;
+    return 0;
+}
+
 static int eval_lit(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, size_t m, cursor *payload, void *dst,
                     brv_status *st)
 {
@@ -73,25 +96,17 @@ static int eval_lit(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t l
         if (nd->enc == ENC_PACK && nd->word) p->k->map(dst, nd->container, nd->bits, FN_ADD, nd->word, false, m);
         return 0;
     }
-    uint64_t len;
-    if (get_varint(payload, &len) || len > left(payload)) BAD(i, "the payload is cut short");
-    const cursor item = {payload->p, payload->p + len};
-    payload->p += len;
-    switch (nd->enc) {
-    case ENC_HUFFMAN:
-        if (huff_decode(nd, p->k, item, lo, m, dst, s)) BAD(i, "damaged huffman literal");
-        return 0;
-    case ENC_RANS:
-        if (rans_decode(nd, p->k, item, lo, m, dst, s)) BAD(i, "damaged rans literal");
-        return 0;
-    case ENC_TUNSTALL:
-        if (tunstall_decode(nd, p->k, item, lo, m, dst, s)) BAD(i, "damaged tunstall literal");
-        return 0;
-    case ENC_ZSTD:
-        return eval_zstd(p, s, i, item, m, dst, st);
-    default:
-        return eval_sparse(p, s, i, item, m, dst, st);
-    }
+    cursor item;
+    if (next_item(payload, &item)) BAD(i, "the payload is cut short");
+    if (nd->enc == ENC_ZSTD) return eval_zstd(p, s, i, item, m, dst, st);
+    if (nd->enc == ENC_SPARSE) return eval_sparse(p, s, i, item, m, dst, st);
+    const size_t mark = s->used;
+    class_map map;
+    void *ordered;
+    int rc = eval_coded(p, s, i, item, lo, m, dst, &map, &ordered, st);
+    if (!rc && map.classes) class_restore(&map, ordered, dst, nd->container);
+    s->used = mark;
+    return rc;
 }
 
 static int eval_concat(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload,
@@ -192,20 +207,25 @@ static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const j
     const size_t mark = s->used, bytes = sliced_size(m, rest->bits);
     const unsigned up = nd->bits - j->t;
     exceptions x = {.n = 0};
-    uint64_t top = 0, len;
+    uint64_t top = 0;
+    cursor item;
     int rc;
     if (j->top) {
         top = p->nodes[j->top].word << up;
         if (p->nodes[j->top].op == OP_LIT) {
-            if (get_varint(payload, &len) || len > left(payload)) BAD(j->top, "the payload is cut short");
-            if ((rc = read_sparse(p, s, j->top, (cursor){payload->p, payload->p + len}, m, &x, st))) return rc;
-            payload->p += len;
+            if (next_item(payload, &item)) BAD(j->top, "the payload is cut short");
+            if ((rc = read_sparse(p, s, j->top, item, m, &x, st))) return rc;
         }
     }
-    uint8_t *symbols = scratch_take(s, m);
-    if ((rc = eval_node(p, s, j->symbol, lo, lo + m, payload, symbols, st))) return rc;
+    void *symbols = scratch_take(s, m);
+    class_map map = {.first = m, .words = m};
+    if (p->nodes[j->symbol].tables) { /* the join puts class order right */
+        if (next_item(payload, &item)) BAD(j->symbol, "the payload is cut short");
+        rc = eval_coded(p, s, j->symbol, item, lo, m, symbols, &map, &symbols, st);
+    } else rc = eval_node(p, s, j->symbol, lo, lo + m, payload, symbols, st);
+    if (rc) return rc;
     if (left(payload) < bytes) BAD(j->rest, "the payload is cut short");
-    p->k->join(dst, nd->container, symbols, payload->p, j->t, top, rotate, m);
+    p->k->join(dst, nd->container, symbols, &map, payload->p, j->t, top, rotate);
     payload->p += bytes;
     for (size_t e = 0; e < x.n; e++) {
         const uint64_t v = ((uint64_t)((uint8_t *)x.words)[e] << up) ^ top; /* a rotation carries over an xor */

@@ -336,17 +336,14 @@ static bool right_streams_empty(const node *nd, const class_map *map, const huff
     return true;
 }
 
-int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
+int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out)
 {
     const uint8_t *floor = item.p;
-    const size_t mark = s->used;
-    class_map map;
     huff_stream st[MAX_STREAMS];
-    if (classes_read(nd, k, &item, lo, m, s, &map) || open_streams(nd, &item, st)) return BRV_PAYLOAD;
-    if (!right_streams_empty(nd, &map, st)) return BRV_PAYLOAD;
-    uint8_t *ordered = map.classes ? scratch_take(s, m * nd->container) : out, *to = ordered;
+    if (open_streams(nd, &item, st) || !right_streams_empty(nd, map, st)) return BRV_PAYLOAD;
+    uint8_t *to = out;
     for (uint32_t c = 0; c < nd->tables; c++) {
-        const size_t n = map.count[c];
+        const size_t n = map->count[c];
         int rc = nd->bits <= 8 ? k->huff8(&nd->huff[c], st, nd->streams, floor, to, n)
                                : decode_wide(&nd->huff[c], st, nd->streams, (w16 *)to, n);
         if (rc) return rc;
@@ -354,8 +351,6 @@ int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, 
     }
     for (unsigned j = 0; j < nd->streams; j++)
         if (st[j].bit) return BRV_PAYLOAD;
-    if (map.classes) class_restore(&map, ordered, out, nd->container);
-    s->used = mark;
     return 0;
 }
 

@@ -48,8 +48,12 @@ typedef struct {
 #define ABSENT 0x80u
 #define PAIR_PRESENT 0x80000000u
 
-/* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. */
+#define RANS_LOW ((uint32_t)1 << 16)
+
+/* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. For bytes
+ * and at most 12 bits also in one word: frequency - 1 (bits 20-31), slot - cumulative (8-19), symbol (0-7). */
 typedef struct {
+    uint32_t *packed;
     uint32_t *slot;
     uint16_t *symbol;
     uint32_t *freq;   /* 2^b */
@@ -142,6 +146,8 @@ static inline size_t put_varint(uint8_t *p, uint64_t v)
 }
 
 static inline uint64_t mask_of(unsigned bits) { return bits >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << bits) - 1; }
+/* the same byte in each byte of a u64 */
+#define EVERY_BYTE(x) ((uint64_t)(x) * 0x0101010101010101u)
 static inline unsigned container_of(unsigned bits) { return bits <= 8 ? 1 : bits <= 16 ? 2 : bits <= 32 ? 4 : 8; }
 static inline unsigned bits_for(uint64_t n) /* bits of an index below n */
 {
@@ -172,6 +178,14 @@ static inline void store_word(void *a, unsigned container, size_t i, uint64_t v)
 /* Bytes of m words of w bits in sliced form. */
 size_t sliced_size(size_t m, unsigned w);
 
+/* The classes of the segments that overlap words lo..lo+m-1 of a coded literal. */
+typedef struct {
+    const uint8_t *classes;   /* of each segment in the range, NULL with one table */
+    size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
+    size_t words;             /* in the range */
+    size_t count[MAX_TABLES]; /* words of each class */
+} class_map;
+
 /* A Huffman stream being decoded: its lowest `bit` bits are still to be taken. */
 typedef struct {
     const uint8_t *start, *end;
@@ -195,9 +209,10 @@ typedef struct brv_kernels {
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
     /* Words of 16 or 32 bits from symbols of 8 bits and raw rest below them: top | symbol | rest, where the top has
-     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. */
-    void (*join)(void *dst, unsigned container, const uint8_t *symbols, const uint8_t *rest, unsigned t, uint64_t top,
-                 unsigned r, size_t m);
+     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. The
+     * symbols are in class order. */
+    void (*join)(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
+                 unsigned t, uint64_t top, unsigned r);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
     /* out[c * rows + r] = in[r * columns + c] */
@@ -210,6 +225,9 @@ typedef struct brv_kernels {
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
      * read. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m);
+    /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
+    int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
+                void *out, size_t m);
     /* append the codes of words[from..to), last to first; out has room for 8 bytes past what is written; false if a
      * word has no code */
     bool (*huff_encode)(bit_writer *bw, const huff_table *t, unsigned container, const void *words, size_t from,
@@ -231,9 +249,10 @@ int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *fre
 void huff_free(node *nd);
 void rans_free(node *nd);
 void tunstall_free(node *nd);
-int huff_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
-int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
-int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s);
+/* decode an item from behind its classes, in class order */
+int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
+int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 /* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */
 int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
                 size_t *len, brv_scratch *s);
@@ -242,14 +261,7 @@ int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_
 int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
                     size_t cap, size_t *len, brv_scratch *s);
 
-/* classes.c: the classes of the segments that overlap words lo..lo+m-1 of a coded literal, and class order. */
-typedef struct {
-    const uint8_t *classes;   /* of each segment in the range, NULL with one table */
-    size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
-    size_t words;             /* in the range */
-    size_t count[MAX_TABLES]; /* words of each class */
-} class_map;
-
+/* classes.c */
 /* Reads the head of an item; the classes go to scratch, checked. */
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
                  class_map *map);

@@ -69,6 +69,56 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
     }
 }
 
+#define HAVE_RANS_ROUNDS
+
+#define RANS_STEP(X, SYMBOLS)                                                                            \
+    {                                                                                                    \
+        const __m256i e_ = _mm256_i32gather_epi32((const int *)t->packed, _mm256_and_si256(X, slot), 4); \
+        const __m256i f_ = _mm256_add_epi32(_mm256_srli_epi32(e_, 20), one);                             \
+        const __m256i b_ = _mm256_and_si256(_mm256_srli_epi32(e_, 8), low12);                            \
+        SYMBOLS = _mm256_and_si256(e_, low8);                                                            \
+        X = _mm256_add_epi32(_mm256_mullo_epi32(f_, _mm256_srl_epi32(X, bits)), b_);                     \
+        const __m256i due_ = _mm256_cmpeq_epi32(_mm256_srli_epi32(X, 16), zero);                         \
+        const unsigned set_ = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(due_));                   \
+        const __m256i w_ = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));                   \
+        /* the lanes that are due take the words that follow, in their order */                          \
+        const uint64_t to_ = _pdep_u64(0x0706050403020100u, _pdep_u64(set_, EVERY_BYTE(1)) * 0xff);      \
+        const __m256i at_ = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)to_));                     \
+        const __m256i in_ = _mm256_or_si256(_mm256_slli_epi32(X, 16), _mm256_permutevar8x32_epi32(w_, at_)); \
+        X = _mm256_blendv_epi8(X, in_, due_);                                                            \
+        p += 2 * (unsigned)__builtin_popcount(set_);                                                     \
+    }
+
+/* Rounds of 32 lanes, as four vectors. A vector reads 16 bytes of words, of which it takes what it needs. */
+static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
+                          size_t m)
+{
+    if (lanes != 32) return 0;
+    const uint8_t *p = item->p;
+    const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi32(1), low8 = _mm256_set1_epi32(0xff),
+                  low12 = _mm256_set1_epi32(0xfff), slot = _mm256_set1_epi32((1 << prob_bits) - 1),
+                  order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m128i bits = _mm_cvtsi32_si128((int)prob_bits);
+    __m256i a = _mm256_loadu_si256((const __m256i *)x), b = _mm256_loadu_si256((const __m256i *)(x + 8)),
+            c = _mm256_loadu_si256((const __m256i *)(x + 16)), d = _mm256_loadu_si256((const __m256i *)(x + 24));
+    size_t done = 0;
+    for (; done + 32 <= m && item->end - p >= 80; done += 32) {
+        __m256i sa, sb, sc, sd;
+        RANS_STEP(a, sa)
+        RANS_STEP(b, sb)
+        RANS_STEP(c, sc)
+        RANS_STEP(d, sd)
+        const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(sa, sb), _mm256_packus_epi32(sc, sd));
+        _mm256_storeu_si256((__m256i *)(out + done), _mm256_permutevar8x32_epi32(bytes, order));
+    }
+    _mm256_storeu_si256((__m256i *)x, a);
+    _mm256_storeu_si256((__m256i *)(x + 8), b);
+    _mm256_storeu_si256((__m256i *)(x + 16), c);
+    _mm256_storeu_si256((__m256i *)(x + 24), d);
+    item->p = p;
+    return done;
+}
+
 #define KERNELS_NAME "avx2"
 #define KERNELS_FUNCTION kernels_avx2
 #include "kernels_body.h"

@@ -11,7 +11,6 @@
 /* Shifts by a variable count are written on 64-bit lanes for bytes (with masks for what crosses from byte to
  * byte) and as vectors of 16 lanes for wider words: C's promotion to int would make the compiler use lanes four
  * times as wide. */
-#define EVERY_BYTE(x) ((uint64_t)(x) * 0x0101010101010101u)
 
 /* One group of 256 words of a part of 1, 2 or 4 bits, a byte a word on the open side. */
 #define GROUP(PART)                                                                                       \
@@ -281,12 +280,17 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
 }
 #endif
 
-static void k_join(void *dst, unsigned container, const uint8_t *sym, const uint8_t *rest, unsigned t, uint64_t top,
-                   unsigned r, size_t m)
+static void k_join(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
+                   unsigned t, uint64_t top, unsigned r)
 {
+    const size_t m = map->words;
     const w16 *mid = (const w16 *)rest;
     if (container == 4) rest += 2 * m;
     const low_parts parts = low_parts_of(rest, m, 8 - t);
+    const uint8_t *next[MAX_TABLES], *sym = symbols; /* of each class; of this segment */
+    for (size_t c = 0, sum = 0; map->classes && c < MAX_TABLES; sum += map->count[c++]) next[c] = symbols + sum;
+    size_t segment = 0, in_segment = map->first; /* left of it */
+    if (map->classes) sym = next[map->classes[0]];
     uint8_t group[256];
     for (size_t i = 0; i < m; i += 256) {
         const size_t n = m - i < 256 ? m - i : 256;
@@ -294,8 +298,19 @@ static void k_join(void *dst, unsigned container, const uint8_t *sym, const uint
         if (t == 0) low = rest + i;
         else if (n == 256) unpack_low(&parts, i / 256, group);
         else unpack_low_ragged(&parts, i / 256, n, group);
-        if (container == 2) join_w16((w16 *)dst + i, sym + i, low, t, (uint16_t)top, r, n);
-        else join_w32((w32 *)dst + i, sym + i, mid + i, low, t, (uint32_t)top, r, n);
+        for (size_t j = 0; j < n;) {
+            const size_t some = n - j < in_segment ? n - j : in_segment;
+            if (container == 2) join_w16((w16 *)dst + i + j, sym, low + j, t, (uint16_t)top, r, some);
+            else join_w32((w32 *)dst + i + j, sym, mid + i + j, low + j, t, (uint32_t)top, r, some);
+            j += some;
+            sym += some;
+            in_segment -= some;
+            if (in_segment == 0 && i + j < m) {
+                next[map->classes[segment++]] = sym;
+                sym = next[map->classes[segment]];
+                in_segment = map->segment;
+            }
+        }
     }
 }
 
@@ -545,6 +560,60 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
     return t->pair_code ? encode_pairs(bw, t, words, from, to) : encode_run_w8(bw, t, words, from, to);
 }
 
+/* ---- rANS ---------------------------------------------------------------------------------- */
+
+/* Words from..to of a class, word i in lane i mod lanes. A word takes at most one u16, so no step of a stretch that
+ * there are enough of needs a check. */
+#define RANS_RUN(W)                                                                                                \
+    static int rans_run_##W(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,    \
+                            W *out, size_t from, size_t to)                                                        \
+    {                                                                                                              \
+        const uint32_t msk = ((uint32_t)1 << prob_bits) - 1;                                                       \
+        const uint8_t *p = item->p;                                                                                \
+        unsigned lane = (unsigned)(from % lanes);                                                                  \
+        for (size_t i = from; i < to;) {                                                                           \
+            const size_t words = (size_t)(item->end - p) / 2;                                                      \
+            const bool checked = words == 0; /* the last words may need none */                                    \
+            const size_t stop = checked ? i + 1 : to - i < words ? to : i + words;                                 \
+            for (; i < stop; i++) {                                                                                \
+                const uint32_t v = x[lane], e = t->slot[v & msk];                                                  \
+                out[i] = (W)t->symbol[v & msk];                                                                    \
+                const uint32_t y = (e >> 16) * (v >> prob_bits) + (e & 0xffff);                                    \
+                const bool due = y < RANS_LOW;                                                                     \
+                if (checked) {                                                                                     \
+                    if (due) return BRV_PAYLOAD;                                                                   \
+                    x[lane] = y;                                                                                   \
+                } else {                                                                                           \
+                    x[lane] = due ? y << 16 | *(const w16 *)p : y;                                                 \
+                    p += due ? 2 : 0;                                                                              \
+                }                                                                                                  \
+                if (++lane == lanes) lane = 0;                                                                     \
+            }                                                                                                      \
+        }                                                                                                          \
+        item->p = p;                                                                                               \
+        return 0;                                                                                                  \
+    }
+RANS_RUN(w8)
+RANS_RUN(w16)
+
+#ifndef HAVE_RANS_ROUNDS
+/* Whole rounds of all lanes that can be done with vectors; returns the words done. */
+static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
+                          size_t m)
+{
+    (void)t, (void)prob_bits, (void)x, (void)lanes, (void)item, (void)out, (void)m;
+    return 0;
+}
+#endif
+
+static int k_rans(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
+                  void *out, size_t m)
+{
+    const size_t done = t->packed ? rans_rounds(t, prob_bits, x, lanes, item, out, m) : 0;
+    return container == 1 ? rans_run_w8(t, prob_bits, x, lanes, item, out, done, m)
+                          : rans_run_w16(t, prob_bits, x, lanes, item, out, done, m);
+}
+
 /* Strings of one class: each stored as 8 bytes, of which the next one overwrites what is too much. */
 static size_t k_tunstall(const uint64_t *restrict entry, const uint16_t *restrict codeword, size_t at, size_t n,
                          uint8_t *out, size_t m)
@@ -591,6 +660,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .scan = k_scan,
         .find_other = k_find_other,
         .huff8 = k_huff8,
+        .rans = k_rans,
         .huff_encode = k_huff_encode,
         .tunstall = k_tunstall,
         .hash = k_hash,

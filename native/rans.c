@@ -2,8 +2,6 @@
  * "Interleaved entropy coders", 2014). */
 #include "internal.h"
 
-#define RANS_LOW ((uint32_t)1 << 16)
-
 int brv_rans_frequencies(const uint64_t *hist, size_t n, unsigned prob_bits, uint32_t *freq)
 {
     if (n == 0 || n > 65536 || prob_bits < 8 || prob_bits > 14) return BRV_ARGUMENT;
@@ -87,6 +85,7 @@ int rans_load(node *nd, cursor *c)
     if (!nd->rans) return BRV_NO_MEMORY;
     for (uint32_t i = 0; i < nd->tables; i++) {
         rans_table *t = &nd->rans[i];
+        if (nd->max_len <= 12 && nd->bits <= 8 && !(t->packed = malloc(slots * sizeof *t->packed))) return BRV_NO_MEMORY;
         t->slot = malloc(slots * sizeof *t->slot);
         t->symbol = malloc(slots * sizeof *t->symbol);
         t->freq = malloc(n * sizeof *t->freq);
@@ -100,6 +99,7 @@ int rans_load(node *nd, cursor *c)
             for (uint32_t j = 0; j < t->freq[s]; j++, at++) {
                 t->slot[at] = t->freq[s] << 16 | j;
                 t->symbol[at] = (uint16_t)s;
+                if (t->packed) t->packed[at] = (t->freq[s] - 1) << 20 | j << 8 | (uint32_t)s;
             }
         }
     }
@@ -110,6 +110,7 @@ void rans_free(node *nd)
 {
     if (!nd->rans) return;
     for (uint32_t i = 0; i < nd->tables; i++) {
+        free(nd->rans[i].packed);
         free(nd->rans[i].slot);
         free(nd->rans[i].symbol);
         free(nd->rans[i].freq);
@@ -118,51 +119,21 @@ void rans_free(node *nd)
     free(nd->rans);
 }
 
-/* The words of one class, one after another over the lanes, which go on from *lane. */
-static int decode_run(const node *nd, const rans_table *t, cursor *item, uint32_t *x, unsigned *lane, void *out, size_t m)
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out)
 {
-    const unsigned lanes = nd->lanes, bits = nd->max_len;
-    const uint32_t msk = ((uint32_t)1 << bits) - 1;
-    unsigned j = *lane;
-    for (size_t i = 0; i < m; i++) {
-        uint32_t v = x[j];
-        const uint32_t e = t->slot[v & msk];
-        store_word(out, nd->container, i, t->symbol[v & msk]);
-        v = (e >> 16) * (v >> bits) + (e & 0xffff);
-        if (v < RANS_LOW) {
-            if (item->p == item->end) return BRV_PAYLOAD;
-            uint16_t w;
-            memcpy(&w, item->p, 2);
-            item->p += 2;
-            v = v << 16 | w;
-        }
-        x[j] = v;
-        if (++j == lanes) j = 0;
-    }
-    *lane = j;
-    return 0;
-}
-
-int rans_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
-{
-    const size_t mark = s->used, heads = 4 * (size_t)nd->lanes;
-    class_map map;
+    const size_t heads = 4 * (size_t)nd->lanes;
     uint32_t x[MAX_LANES];
-    if (classes_read(nd, k, &item, lo, m, s, &map)) return BRV_PAYLOAD;
     if (left(&item) < heads || left(&item) & 1) return BRV_PAYLOAD;
     memcpy(x, item.p, heads);
     item.p += heads;
-    uint8_t *ordered = map.classes ? scratch_take(s, m * nd->container) : out, *to = ordered;
-    unsigned lane = 0;
+    uint8_t *to = out;
     for (uint32_t c = 0; c < nd->tables; c++) {
-        int rc = decode_run(nd, &nd->rans[c], &item, x, &lane, to, map.count[c]);
+        int rc = k->rans(&nd->rans[c], nd->max_len, nd->container, x, nd->lanes, &item, to, map->count[c]);
         if (rc) return rc;
-        to += map.count[c] * nd->container;
+        to += map->count[c] * nd->container;
     }
     for (unsigned j = 0; j < nd->lanes; j++)
         if (x[j] != RANS_LOW) return BRV_PAYLOAD;
-    if (map.classes) class_restore(&map, ordered, out, nd->container);
-    s->used = mark;
     return left(&item) ? BRV_PAYLOAD : 0;
 }
 
@@ -188,13 +159,13 @@ int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_
         for (const size_t start = i - map.count[c]; i > start;) {
             const uint64_t sym = load_word(words, nd->container, --i);
             const uint32_t f = t->freq[sym];
-            uint32_t v = x[i % lanes];
+            uint32_t *lane = &x[(i - start) % lanes], v = *lane;
             if (!f) return BRV_NOT_APPLICABLE;
             if (v >= (uint64_t)f << (32 - bits)) {
                 *--w = (uint16_t)v;
                 v >>= 16;
             }
-            x[i % lanes] = (v / f << bits) + v % f + t->cum[sym];
+            *lane = (v / f << bits) + v % f + t->cum[sym];
         }
     }
     memcpy(out + head, x, heads);

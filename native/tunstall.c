@@ -121,26 +121,24 @@ void tunstall_free(node *nd)
     free(nd->tunstall);
 }
 
-int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, uint64_t lo, size_t m, void *out, brv_scratch *s)
+int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s)
 {
     const size_t mark = s->used;
-    class_map map;
     uint64_t n;
-    if (classes_read(nd, k, &item, lo, m, s, &map) || get_varint(&item, &n)) return BRV_PAYLOAD;
-    if (n > m || left(&item) != sliced_size((size_t)n, nd->k)) return BRV_PAYLOAD;
+    if (get_varint(&item, &n)) return BRV_PAYLOAD;
+    if (n > map->words || left(&item) != sliced_size((size_t)n, nd->k)) return BRV_PAYLOAD;
     uint16_t *codeword = scratch_take(s, (size_t)n * 2);
-    uint8_t *ordered = map.classes ? scratch_take(s, m) : out, *to = ordered;
+    uint8_t *to = out;
     k->unpack(item.p, (size_t)n, nd->k, nd->k <= 8 ? 1 : 2, codeword);
     if (nd->k <= 8) /* widen in place, from the end */
         for (size_t i = (size_t)n; i-- > 0;) codeword[i] = ((uint8_t *)codeword)[i];
     size_t at = 0;
     for (uint32_t c = 0; c < nd->tables; c++) {
-        at = k->tunstall(nd->tunstall[c].entry, codeword, at, (size_t)n, to, map.count[c]);
+        at = k->tunstall(nd->tunstall[c].entry, codeword, at, (size_t)n, to, map->count[c]);
         if (at == SIZE_MAX) return BRV_PAYLOAD;
-        to += map.count[c];
+        to += map->count[c];
     }
     if (at != n) return BRV_PAYLOAD;
-    if (map.classes) class_restore(&map, ordered, out, 1);
     s->used = mark;
     return 0;
 }

@@ -557,6 +557,10 @@ class _Classes:
     def tables_in_order(self) -> list[Table]:
         return [table for table, run in zip(self.tables, self.runs, strict=True) for _ in run]
 
+    def places(self) -> list[int]:
+        """Of the words in class order, the number of each within its class."""
+        return [place for run in self.runs for place in range(len(run))]
+
     def order(self) -> list[int]:
         return [position for run in self.runs for position in run]
 
@@ -773,7 +777,7 @@ def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi:
     states = [int.from_bytes(cursor.take(4), "little") for _ in range(encoding.lanes)]
     lookup = {id(table): (list(table), list(_starts(table).values())) for table in tables}
     words: list[int] = []
-    for i, table in enumerate(chosen.tables_in_order()):
+    for i, table in zip(chosen.places(), chosen.tables_in_order(), strict=True):
         state = states[i % encoding.lanes]
         slot = state % (1 << encoding.prob_bits)
         symbols, starts = lookup[id(table)]
@@ -795,15 +799,16 @@ def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -
     starts = {id(table): _starts(table) for table in tables}
     states = [RANS_LOW] * encoding.lanes
     spilled: list[int] = []
-    order, in_order = chosen.order(), chosen.tables_in_order()
-    for i in reversed(range(len(words))):
-        word, table = words[order[i]], in_order[i]
-        frequency, state = table[word], states[i % encoding.lanes]
+    coded = list(zip(chosen.order(), chosen.places(), chosen.tables_in_order(), strict=True))
+    for position, place, table in reversed(coded):
+        word = words[position]
+        lane = place % encoding.lanes
+        frequency, state = table[word], states[lane]
         if state >= frequency << 32 - encoding.prob_bits:
             spilled.append(state & 0xFFFF)
             state >>= 16
         quotient, rest = divmod(state, frequency)
-        states[i % encoding.lanes] = (quotient << encoding.prob_bits) + rest + starts[id(table)][word]
+        states[lane] = (quotient << encoding.prob_bits) + rest + starts[id(table)][word]
     heads = b"".join(state.to_bytes(4, "little") for state in states)
     return classes + heads + b"".join(low.to_bytes(2, "little") for low in reversed(spilled))
 
