@@ -2,6 +2,7 @@
 #ifndef BREVIS_INTERNAL_H
 #define BREVIS_INTERNAL_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,6 +283,7 @@ static inline void *scratch_take(brv_scratch *s, size_t n)
     n = (n + 127) & ~(size_t)63; /* slack for 8-byte stores past the end of byte arrays */
     void *p = s->base + s->used;
     s->used += n;
+    assert(s->used <= s->cap); /* what scratch_need promised */
     return p;
 }
 size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words);
