@@ -105,6 +105,20 @@ typedef uint16_t lanes_w16 __attribute__((vector_size(32)));
 typedef uint32_t lanes_w32 __attribute__((vector_size(64)));
 typedef uint64_t lanes_w64 __attribute__((vector_size(128)));
 
+/* out[c * out_step + r] = in[r * in_step + c] for 16 rows and columns */
+#define PLAIN_TILE(W)                                                                                       \
+    static inline void transpose_tile_##W(const W *restrict in, size_t in_step, W *restrict out, size_t out_step) \
+    {                                                                                                       \
+        for (size_t c = 0; c < 16; c++)                                                                     \
+            for (size_t r = 0; r < 16; r++) out[c * out_step + r] = in[r * in_step + c];                    \
+    }
+#ifndef HAVE_TILES
+PLAIN_TILE(w8)
+PLAIN_TILE(w16)
+PLAIN_TILE(w32)
+#endif
+PLAIN_TILE(w64)
+
 /* byte lanes by way of 64-bit ones; what crosses is masked by the caller */
 typedef uint64_t pair_w64 __attribute__((vector_size(16)));
 #define SHIFT_RIGHT_w8(x, n) ((lanes_w8)((pair_w64)(x) >> (n)))

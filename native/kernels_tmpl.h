@@ -170,6 +170,10 @@ static void CAT(transpose)(const W *restrict in, W *restrict out, size_t rows, s
         const size_t r1 = rows - r0 < 16 ? rows : r0 + 16;
         for (size_t c0 = 0; c0 < columns; c0 += 16) {
             const size_t c1 = columns - c0 < 16 ? columns : c0 + 16;
+            if (r1 - r0 == 16 && c1 - c0 == 16) {
+                CAT(transpose_tile)(in + r0 * columns + c0, columns, out + c0 * rows + r0, rows);
+                continue;
+            }
             for (size_t c = c0; c < c1; c++)
                 for (size_t r = r0; r < r1; r++) out[c * rows + r] = in[r * columns + c];
         }
