@@ -1,8 +1,10 @@
 """Tables for kinds of segments: the rows of a matrix differ in scale, and a table of its own fits each.
 
-The segments of a coded leaf (its rows, or runs of some hundred words) are dealt to a few classes,
-each with its table, so that together they take the fewest bits: k-means whose distance is code
-length. Classes are found on some of the blocks; then every segment takes the class that suits it.
+The segments of a coded leaf (its rows, the columns of its tiles, or runs of some hundred words) are
+dealt to a few classes, each with its table, so that together they take the fewest bits: k-means
+whose distance is code length; then the two classes most alike become one, again and again, as long
+as the table saved pays for that. Classes are learnt on some of the blocks; then every segment takes
+the class that suits it.
 
 Code lengths are whole 1/256 bits: sums of such are exact in floating point, in whatever order a
 machine adds them up, so the same words have the same classes everywhere.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +32,6 @@ SHORTEST, LONGEST = 256, 4096
 """Words a segment: shorter ones tell too little of their class, longer ones mix what differs."""
 
 LEARN_SEGMENTS = 1024
-MOST_CLASSES = 16
 
 COARSE_BITS = 6
 """Leading bits of a word that tell its segment's class."""
@@ -48,32 +50,65 @@ class Classing:
 
 def segment_words(shape: tuple[int, ...], count: int) -> int:
     """Words a segment: a row, several short ones, or an even part of a long one."""
-    row = shape[-1] if len(shape) > 1 and 16 <= shape[-1] <= count else 1024
+    inner = (prod(shape[axis:]) for axis in range(len(shape) - 1, 0, -1))
+    row = next((words for words in inner if 16 <= words <= count), 1024)
     if row < SHORTEST:
         return row * -(-SHORTEST // row)
     return -(-row // -(-row // LONGEST))
 
 
 def learn(
-    words: Iterable[Placed], bits: int, segment: int, rank: Callable[[Histogram], float]
-) -> Rows | None:
-    """Code lengths of the classes that cost least, from some of the words; None if one class does.
+    words: Iterable[Placed], bits: int, segment: int, most: int, rank: Callable[[Histogram], float]
+) -> tuple[float, Rows | None]:
+    """The least rank that up to `most` classes reach on some of the words, and their code lengths.
 
     `rank` tells what coding the words of classes with these histograms costs: the less the better.
+    The code lengths are None if one class is best.
     """
     segments = np.concatenate([whole.reshape(-1, segment) for whole in _segments(words, segment)])
     segments = segments[:: -(-len(segments) // LEARN_SEGMENTS)]
     rows = _rows(segments, bits)
-    least, lengths = rank(_grouped(segments, np.zeros(len(rows), np.intp), bits, 1)), None
-    size = 2
-    while size <= min(MOST_CLASSES, len(rows) // 2):
-        tried = _k_means(rows, size)
-        reached = rank(_grouped(segments, _nearest(rows, tried), bits, size))
-        if reached >= least:
-            break
-        least, lengths = reached, tried
-        size *= 2
-    return lengths
+    classes = _k_means(rows, min(2 * most, len(rows)))
+    least, best = np.inf, classes
+    for hists, became in _merged(_grouped(segments, classes, bits, int(classes.max()) + 1)):
+        if len(hists) <= most:
+            reached = rank(hists)
+            if reached < least:
+                least, best = reached, became[classes]
+    return least, _lengths_of(best, rows) if best.any() else None
+
+
+def _merged(hists: Histogram) -> Iterator[tuple[Histogram, NDArray[np.intp]]]:
+    """The histograms of fewer and fewer classes, and which of them each of the first became part of."""
+    became = np.arange(len(hists))
+    while True:
+        yield hists, became
+        if len(hists) == 1:
+            return
+        if len(hists) == len(became):
+            apart = np.array([_apart(hists, i) for i in range(len(hists))])
+        kept, gone = sorted(divmod(int(np.argmin(apart)), len(hists)))
+        became = np.where(became == gone, kept, became)
+        became -= became > gone
+        hists = np.delete(hists, gone, axis=0) + (np.arange(len(hists) - 1) == kept)[:, None] * hists[gone]
+        apart = np.delete(np.delete(apart, gone, axis=0), gone, axis=1)
+        apart[kept] = apart[:, kept] = _apart(hists, kept)
+
+
+def _apart(hists: Histogram, one: int) -> NDArray[np.float64]:
+    """Bits more that the words of a class take together with those of each other one."""
+    more = _information(hists + hists[one]) - _information(hists) - _information(hists[one : one + 1])
+    more[one] = np.inf
+    return more
+
+
+def _information(hists: Histogram) -> NDArray[np.float64]:
+    """Bits of the words of each histogram, in whole numbers."""
+    counts = hists.astype(np.float64)
+    totals = counts.sum(axis=1)
+    terms = (counts * np.log2(np.maximum(counts, 1.0))).sum(axis=1)
+    bits: NDArray[np.float64] = np.rint(totals * np.log2(np.maximum(totals, 1.0)) - terms)
+    return bits
 
 
 def assign(words: Iterable[Placed], bits: int, segment: int, lengths: Rows) -> Classing:
@@ -132,14 +167,19 @@ def _nearest(rows: Rows, lengths: Rows) -> NDArray[np.intp]:
     return nearest
 
 
-def _k_means(rows: Rows, size: int) -> Rows:
-    """Code lengths of `size` classes that suit the rows."""
+def _lengths_of(classes: NDArray[np.intp], rows: Rows) -> Rows:
+    """Code lengths that suit the rows of each class."""
+    member = (classes == np.arange(int(classes.max()) + 1)[:, None]).astype(np.float64)
+    return _code_lengths(member @ rows)
+
+
+def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
+    """Up to `size` classes that suit the rows, none empty."""
     # Rows that a common table codes equally well are alike enough to begin with.
     common = rows @ _code_lengths(rows.sum(axis=0, keepdims=True))[0]
     classes = np.empty(len(rows), np.intp)
     classes[np.argsort(common, kind="stable")] = np.arange(len(rows)) * size // len(rows)
     for _ in range(ROUNDS):
-        member = (classes == np.arange(size)[:, None]).astype(np.float64)
-        lengths = _code_lengths(member @ rows)
-        classes = _nearest(rows, lengths)
-    return lengths
+        classes = _nearest(rows, _lengths_of(classes, rows))
+        classes = np.unique(classes, return_inverse=True)[1].reshape(-1)
+    return classes

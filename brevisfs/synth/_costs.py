@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from brevisfs._native import huffman_lengths
+
 Histogram = NDArray[np.int64]
 
 
@@ -22,20 +24,12 @@ def entropy_bits(hist: Histogram) -> float:
 def huffman_bits(hist: Histogram, max_length: int) -> float:
     """Bits of all the words counted under the best prefix code of `max_length` bits at most.
 
-    Package-merge, of which only the total weight is kept: the 2s - 2 cheapest packages of the last
-    level hold each symbol as often as its code has bits. Infinite if there are more symbols than codes.
+    Infinite if there are more symbols than codes.
     """
-    leaves = np.sort(hist[hist > 0])
-    symbols = len(leaves)
-    if symbols > 1 << max_length:
+    if np.count_nonzero(hist) > 1 << max_length:
         return float("inf")
-    if symbols <= 1:
-        return float(leaves.sum())
-    merged = leaves
-    for _ in range(max_length - 1):
-        pairs = len(merged) // 2
-        merged = np.sort(np.concatenate((leaves, merged[0 : 2 * pairs : 2] + merged[1 : 2 * pairs : 2])))
-    return float(merged[: 2 * symbols - 2].sum())
+    lengths = huffman_lengths(hist.astype(np.uint64), max_length)
+    return float((hist * lengths).sum())
 
 
 def _absent_runs(hist: Histogram) -> NDArray[np.int64]:

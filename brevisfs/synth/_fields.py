@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brevisfs.dsl import Lit, Merge, Node, Zstd
-from brevisfs.synth import _literal
+from brevisfs.synth import _literal, _times
 from brevisfs.synth._costs import Histogram
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, better
 from brevisfs.synth._profile import Settings
@@ -142,7 +142,7 @@ class _Prices:
         plain = self._extent.count * field.width / 8
         still = plain * (1 - changing) / (4 * CHUNK)
         size = NODE_BYTES + plain * changing + still + self._extent.blocks * ZSTD_BLOCK_BYTES
-        return Choice(Lit(Zstd()), size, self._settings.toll * plain * _literal.ZSTD_NS_PER_BYTE / 8)
+        return Choice(Lit(Zstd()), size, self._settings.toll * plain * _times.ZSTD_BYTE / 8)
 
 
 def _stillness(sample: Sample) -> list[tuple[int, float]]:

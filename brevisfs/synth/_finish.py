@@ -7,7 +7,8 @@ hold gives way to what does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +35,7 @@ from brevisfs.dsl import (
     walk,
 )
 from brevisfs.synth import _classes, _literal
+from brevisfs.synth._columns import Tile
 from brevisfs.synth._costs import Histogram
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent
 from brevisfs.synth._profile import Settings
@@ -46,89 +48,190 @@ RARE = 0.02
 CLASSED_WORDS = 1 << 15
 """Words from which several tables are looked at."""
 
-LEARN_WORDS = 1 << 21
+LEARN_WORDS = 1 << 20
 """Words that classes of segments are learnt from."""
+
+BLOCK_ENTRY_BYTES = 20
+"""What an archive says of a block beside its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A program that holds for all of the words, its shared parts, bytes and rank, zstd's not counted.
 
-    `classes` has the class of each segment of the leaves with several tables, by prefix index.
+    `block` is the block size it is for. `classes` has the class of each segment of the leaves with
+    several tables, by prefix index.
     """
 
     node: Node
     shared: tuple[bytes, ...]
     size: float
     rank: float
+    block: int
     classes: dict[int, NDArray[np.uint8]]
 
 
-def finish(part: Part, node: Node, shape: tuple[int, ...], settings: Settings) -> Finished:
-    """The program `node` fitted to all of the words of the part, whose rows are those of `shape`."""
+def finish(
+    part: Part, node: Node, shape: tuple[int, ...], tiles: Sequence[Tile], settings: Settings
+) -> Finished:
+    """The program `node` fitted to all of the words of the part, whose rows are those of `shape`.
+
+    Coded leaves may become columns of one of the tiles, for which the block size changes.
+    """
     if isinstance(node, Repeat):
         return _finish_repeat(part, node, shape, settings)
     leaves = _count_leaves(part, node, settings)
     choices = {index: leaf.completed(settings) for index, leaf in leaves.items()}
-    passes = _Passes(part, node)
+    part, learnt = _laid_out(part, node, leaves, choices, shape, tiles, settings)
     classings = {}
-    for index, leaf in leaves.items():
-        found = _classing(passes, index, leaf, choices[index], shape, settings)
-        if found is not None:
-            choices[index], classings[index] = found
+    for index, way in learnt.items():
+        leaf = leaves[index].on(part.block)
+        words = _Passes(part, node).words(index, 1, way.columns)
+        found = _classes.assign(words, leaf.bits, way.segment, way.lengths)
+        choice = way.choice(leaf, found.hists.astype(np.int64), settings)
+        if choice.rank < choices[index].rank:
+            choices[index], classings[index] = choice, found
     done, _ = _rebuilt(node, 0, choices)
     shared = []
     for index, leaf in leaves.items():
         hists = classings[index].hists if index in classings else leaf.hist
         match choices[index].node:
-            case Lit(Huffman(max_length=max_length)):
+            case Lit(Huffman(max_length=max_length)) | Transpose(_, Lit(Huffman(max_length=max_length))):
                 shared.append(huffman_tables(hists, max_length))
-            case Lit(Rans(prob_bits=prob_bits)):
+            case Lit(Rans(prob_bits=prob_bits)) | Transpose(_, Lit(Rans(prob_bits=prob_bits))):
                 shared.append(rans_tables(hists, prob_bits))
     size = _inner_bytes(part, node) + sum(choice.size for choice in choices.values())
     rank = size + sum(choice.toll for choice in choices.values())
-    classes = {index: found.classes for index, found in classings.items()}
-    return Finished(done, tuple(shared), size, rank, classes)
+    places = dict(zip(leaves, _leaf_indexes(done, part), strict=True))
+    classes = {places[index]: found.classes for index, found in classings.items()}
+    return Finished(done, tuple(shared), size, rank, part.block, classes)
 
 
 def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: Settings) -> Finished:
     # A Repeat's child is evaluated as one block.
     count = part.count // node.times
     period = replace(part, count=count, block=-(-count // 64) * 64)
-    child = finish(period, node.child, shape, settings)
+    child = finish(period, node.child, shape, (), settings)
     shared = join_shared(child.shared)
     program = Program(to_wire(child.node), shared, part.bits, count, period.block, child.classes)
     payload = bytearray(program.encode_bound())
     length = program.encode_block(0, period.read(0, period.nbytes), payload)
     # The classes stand in the payload: none are left to be encoded with the blocks.
     parts = (bytes(payload[:length]), *child.shared)
-    return Finished(
-        Repeat(node.times, child.node), parts, child.size + NODE_BYTES, child.rank + NODE_BYTES, {}
-    )
+    size, rank = child.size + NODE_BYTES, child.rank + NODE_BYTES
+    return Finished(Repeat(node.times, child.node), parts, size, rank, part.block, {})
 
 
-def _classing(
-    passes: _Passes, index: int, leaf: _Leaf, choice: Choice, shape: tuple[int, ...], settings: Settings
-) -> tuple[Choice, _classes.Classing] | None:
-    """Several tables for a coded leaf, if they pay."""
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the words of a leaf are coded in classes: `columns` is 0 where segments are of rows."""
+
+    encoding: Huffman | Rans
+    columns: int
+    segment: int
+    rank: float
+    lengths: _classes.Rows
+
+    def choice(self, leaf: _Leaf, hists: Histogram, settings: Settings) -> Choice:
+        """The leaf coded with classes of these histograms."""
+        return _coded(leaf, self.encoding, hists, self.segment, self.columns, settings)
+
+
+def _coded(
+    leaf: _Leaf,
+    encoding: Huffman | Rans,
+    hists: Histogram,
+    segment: int,
+    columns: int,
+    settings: Settings,
+) -> Choice:
+    coded = _literal.huffman if isinstance(encoding, Huffman) else _literal.rans
+    several = segment if len(hists) > 1 else 0
+    choice = coded(hists, leaf.bits, leaf.extent, settings, several)
+    return _literal.transposed(choice, columns, leaf.extent, settings) if columns else choice
+
+
+def _laid_out(
+    part: Part,
+    node: Node,
+    leaves: dict[int, _Leaf],
+    choices: dict[int, Choice],
+    shape: tuple[int, ...],
+    tiles: Sequence[Tile],
+    settings: Settings,
+) -> tuple[Part, dict[int, _Way]]:
+    """The part with the block size that ranks best, and for the leaves that gain, their classes."""
+    coded = {
+        index: encoding
+        for index, leaf in leaves.items()
+        if (encoding := _classable(leaf, choices[index], whole=index == 0)) is not None
+    }
+    rows: dict[int, _Way] = {}
+    for index, encoding in coded.items():
+        segment = _classes.segment_words(shape, leaves[index].extent.count)
+        way = _learn(part, node, index, leaves[index], encoding, 0, segment, settings)
+        if way is not None and way.rank < choices[index].rank:
+            rows[index] = way
+    best, found = part, rows
+    least = _reached(part, choices, rows)
+    upright = _upright(node, part.bits, part.count)
+    for tile in tiles:
+        tiled = replace(part, block=tile.block)
+        ways = dict(rows)
+        for index, encoding in coded.items():
+            if index in upright:
+                leaf = leaves[index].on(tile.block)
+                way = _learn(tiled, node, index, leaf, encoding, tile.columns, tile.rows, settings)
+                if way is not None and way.rank < (rows.get(index) or choices[index]).rank:
+                    ways[index] = way
+        reached = _reached(tiled, choices, ways)
+        taken = any(way.columns for way in ways.values())
+        if taken and reached < least:
+            best, found, least = tiled, ways, reached
+    return best, found
+
+
+def _reached(part: Part, choices: dict[int, Choice], ways: dict[int, _Way]) -> float:
+    """The rank of a program whose leaves are coded like this."""
+    blocks = Extent(part.count, part.block).blocks
+    ranks = [(ways.get(index) or choice).rank for index, choice in choices.items()]
+    return sum(ranks) + BLOCK_ENTRY_BYTES * blocks
+
+
+def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Huffman | Rans | None:
+    """How classes of the leaf's words would be coded, if they are looked at.
+
+    Words that are not cut may show only by their places that they are worth coding.
+    """
+    if leaf.extent.count < CLASSED_WORDS:
+        return None
     match choice.node:
-        case Lit(Huffman() | Rans() as encoding) if leaf.extent.count >= CLASSED_WORDS:
-            segment = _classes.segment_words(shape, leaf.extent.count)
-        case _:
-            return None
+        case Lit(Huffman() | Rans() as encoding):
+            return encoding
+        case Lit(Raw()) if whole and leaf.narrow:
+            return Huffman(1, leaf.bits)
+    return None
 
-    def classed(hists: Histogram) -> Choice:
-        coded = _literal.huffman if isinstance(encoding, Huffman) else _literal.rans
-        several = segment if len(hists) > 1 else 0
-        return coded(hists, leaf.bits, leaf.extent, settings, several)
+
+def _learn(
+    part: Part,
+    node: Node,
+    index: int,
+    leaf: _Leaf,
+    encoding: Huffman | Rans,
+    columns: int,
+    segment: int,
+    settings: Settings,
+) -> _Way | None:
+    """Classes of the segments of a leaf, learnt from some of its words."""
+
+    def rank(hists: Histogram) -> float:
+        return _coded(leaf, encoding, hists, segment, columns, settings).rank
 
     step = -(-leaf.extent.count // LEARN_WORDS)
-    lengths = _classes.learn(passes.words(index, step), leaf.bits, segment, lambda hists: classed(hists).rank)
-    if lengths is None:
-        return None
-    found = _classes.assign(passes.words(index, 1), leaf.bits, segment, lengths)
-    fitted = classed(found.hists.astype(np.int64))
-    return (fitted, found) if fitted.rank < choice.rank else None
+    words = _Passes(part, node).words(index, step, columns)
+    reached, lengths = _classes.learn(words, leaf.bits, segment, settings.tables, rank)
+    return None if lengths is None else _Way(encoding, columns, segment, reached, lengths)
 
 
 class _Passes:
@@ -140,11 +243,17 @@ class _Passes:
         self._scanned = _under_scan(node, part.bits, part.count)
         self._starts = _starts(node, part.bits, part.count)
 
-    def words(self, index: int, step: int) -> Iterator[_classes.Placed]:
-        """The words of a leaf in every step-th block, with the position of the first in its stream."""
+    def words(self, index: int, step: int, columns: int) -> Iterator[_classes.Placed]:
+        """The words of a leaf in every step-th block, with the position of the first in its stream.
+
+        Unless `columns` is 0, the words are those of tiles of so many columns.
+        """
         size = self._part.block
         for block in range(0, -(-self._part.count // size), step):
             words = self._analysis.words(block, self._part.block_bytes(block), index)
+            if columns:
+                whole = len(words) // columns * columns
+                words = np.append(words[:whole].reshape(-1, columns).T, words[whole:])
             if index in self._scanned and len(words) and (block + 1) * size < self._part.count:
                 # No block has the change to the next block's first word: anything stands for it.
                 words = np.append(words, words[-1])
@@ -172,6 +281,12 @@ class _Leaf:
         self.narrow = not self.fixed and bits <= settings.symbol_bits
         self.hist = np.zeros(1 << bits if self.narrow else 0, np.uint64)
         self.others = 0
+
+    def on(self, block: int) -> _Leaf:
+        """The leaf on blocks of another size."""
+        other = copy(self)
+        other.extent = replace(self.extent, block=block)
+        return other
 
     def add(self, analysis: Analysis, index: int, block: int, data: Buffer) -> None:
         """Take in the leaf's words in one block."""
@@ -208,6 +323,26 @@ def _starts(node: Node, bits: int, count: int) -> dict[int, int]:
             start += child_count if isinstance(inner, Concat) else 0
         ahead += reversed(below)
     return starts
+
+
+def _upright(node: Node, bits: int, count: int) -> set[int]:
+    """Prefix indexes of the nodes that have the words of each block where the root has them."""
+    found: set[int] = set()
+    aside: int | None = None
+    for index, depth, inner, _, _ in walk(node, bits, count):
+        if aside is not None and depth <= aside:
+            aside = None
+        if aside is None:
+            found.add(index)
+            if isinstance(inner, Concat | Repeat | Scan):
+                aside = depth
+    return found
+
+
+def _leaf_indexes(node: Node, part: Part) -> list[int]:
+    """Prefix indexes of the leaves."""
+    nodes = walk(node, part.bits, part.count)
+    return [index for index, _, inner, _, _ in nodes if isinstance(inner, Lit | Const)]
 
 
 def _under_scan(node: Node, bits: int, count: int) -> set[int]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse
+from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse, Transpose
+from brevisfs.synth import _times
 from brevisfs.synth._costs import (
     Histogram,
     entropy_bits,
@@ -29,13 +30,6 @@ NODE_BYTES = 6
 
 STREAMED_WORDS = 16384
 """Words a block from which five streams are worth their lengths."""
-
-# Of native kernels on one core of a 2023 server; what counts is how they stand to each other.
-LOOKUP_NS = 1.0
-RANS_NS = 6.5
-ZSTD_NS_PER_BYTE = 0.5
-SPARSE_NS = 0.05
-CLASSED_NS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +82,30 @@ def pack(bits: int, low: int, high: int, extent: Extent) -> Choice:
     return Choice(Lit(Pack(width, low)), NODE_BYTES + extent.count * width / 8)
 
 
+def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings) -> Choice:
+    """The choice for words taken column by column."""
+    toll = settings.toll * extent.count * _times.TRANSPOSE / 8
+    return Choice(Transpose(columns, choice.node), choice.size + NODE_BYTES, choice.toll + toll)
+
+
 def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
     """A rank that no completion of the words counted goes below, unless raw or packed."""
     total = int(hist.sum())
     floor = entropy_bits(hist) * extent.count / total
     listed = _sparse_ns(1 - int(hist.max()) / total)
     table = 4 * np.count_nonzero(hist)
-    looked_up = table + settings.toll * extent.count * min(_lookup_ns(floor / extent.count), RANS_NS)
+    looked_up = table + settings.toll * extent.count * min(_lookup_ns(floor / extent.count), _times.RANS)
     return NODE_BYTES + (floor + min(looked_up, settings.toll * extent.count * listed)) / 8
 
 
 def _lookup_ns(entropy: float) -> float:
     """Time of a word in Huffman codes: a lookup yields up to five words of about `entropy` + 1 bits."""
-    return LOOKUP_NS * min(1.0, max(0.2, (entropy + 1) / 11))
+    return _times.LOOKUP * min(1.0, max(0.2, (entropy + 1) / 11))
 
 
 def _sparse_ns(share: float) -> float:
     """Time of a word of which `share` are listed: most of it goes to finding their places."""
-    return SPARSE_NS + 2 * share
+    return _times.SPARSE + _times.LISTED * share
 
 
 def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:
@@ -155,7 +155,7 @@ def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segmen
     tables = sum(rans_table_bytes(hist, prob_bits) for hist in hists)
     encoding = Rans(lanes, prob_bits, len(hists), segment)
     # A lane's initial state of 4 bytes holds about one byte's worth of words.
-    return _coded(encoding, coded, RANS_NS, tables + extent.blocks * (2 + 3 * lanes), extent, settings)
+    return _coded(encoding, coded, _times.RANS, tables + extent.blocks * (2 + 3 * lanes), extent, settings)
 
 
 def _coded(
@@ -164,6 +164,6 @@ def _coded(
     """`coded` bits and `time` ns a word, `extra` bytes beside the codes; several tables cost more of each."""
     if encoding.tables > 1:
         coded += (encoding.tables - 1).bit_length() / encoding.segment
-        time += CLASSED_NS
+        time += _times.CLASSED + _times.TABLE * encoding.tables
     size = NODE_BYTES + 3 + extra + extent.count * coded / 8
     return Choice(Lit(encoding), size, settings.toll * extent.count * time / 8)

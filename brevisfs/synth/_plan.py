@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs import safetensors
 from brevisfs._native import join_shared
-from brevisfs.dsl import Const, Lit, Node, ProgramError, Raw, Repeat, Zstd, check, children, to_text, to_wire
+from brevisfs.dsl import (
+    Const,
+    Lit,
+    Node,
+    ProgramError,
+    Raw,
+    Repeat,
+    Transpose,
+    Zstd,
+    check,
+    children,
+    to_text,
+    to_wire,
+)
+from brevisfs.synth._columns import Tile, tile, tiles_of
 from brevisfs.synth._finish import Finished, finish
 from brevisfs.synth._literal import Choice, Extent, raw
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
-from brevisfs.synth._search import Hint, expand, expand_root, records
+from brevisfs.synth._search import Hint, expand_root, of_records
 from brevisfs.synth._source import Part, Source
 
 BLOCK_BYTES = 1 << 17
@@ -85,11 +99,11 @@ def synthesize(
         (part, choice) for choice in expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
     ]
     if bits == 8 and not isinstance(choices[0][1].node, Const | Repeat):
-        for wide in (_part(source, wider, block) for wider in records(part)):
-            choices += [(wide, choice) for choice in expand(wide, Hint(), settings)]
+        choices += of_records(part, tuple(shape), settings)
         choices.sort(key=lambda entry: entry[1].rank)
-    part, fitted = _fitted(choices, tuple(shape), settings)
+    part, fitted = _fitted(choices, tuple(shape), block is not None, settings)
     node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
+    part = replace(part, block=fitted.block)
     if fitted.size > raw(part.bits, Extent(part.count, part.block)).size:
         node, shared, classes = Lit(Raw()), b"", {}
     candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
@@ -97,7 +111,7 @@ def synthesize(
 
 
 def _fitted(
-    choices: list[tuple[Part, Choice]], shape: tuple[int, ...], settings: Settings
+    choices: list[tuple[Part, Choice]], shape: tuple[int, ...], fixed: bool, settings: Settings
 ) -> tuple[Part, Finished]:
     """The best choice that keeps the limits of the format, fitted to all of the words.
 
@@ -112,7 +126,7 @@ def _fitted(
             continue
         try:
             check(choice.node, part.bits, part.count)
-            found = finish(part, choice.node, shape, settings)
+            found = _finished(part, choice.node, shape, fixed, settings)
             check(found.node, part.bits, part.count)
         except ProgramError:
             continue
@@ -120,6 +134,17 @@ def _fitted(
         if len(fitted) == 2 or _holds_zstd(choice.node):
             break
     return min(fitted, key=lambda entry: entry[1].rank)
+
+
+def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
+    """The program fitted, on the tiles that it or the shape speaks of unless the block size is fixed."""
+    tiles: list[Tile] = []
+    if isinstance(node, Transpose):
+        only = tile(node.columns, part.count, part.block)
+        node, tiles = node.child, [] if only is None else [only]
+    elif not fixed:
+        tiles = tiles_of(part, shape)
+    return finish(part, node, shape, tiles, settings)
 
 
 def _holds_zstd(node: Node) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
 
 import numpy as np
 
@@ -21,16 +20,19 @@ from brevisfs.dsl import (
     Concat,
     Function,
     Gray,
+    Huffman,
+    Lit,
     Map,
     Node,
     Repeat,
     RotR,
     Scan,
     ScanKind,
+    Transpose,
     Xor,
     ZigZag,
 )
-from brevisfs.synth import _fields, _structure, _zstd
+from brevisfs.synth import _columns, _fields, _structure, _zstd
 from brevisfs.synth._costs import entropy_bits
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, constant, raw
 from brevisfs.synth._profile import Settings
@@ -46,10 +48,8 @@ PROMISING = 0.97
 SETTLED = 2
 """How many of the best cut streams have zstd tried on their fields."""
 
-RECORD_BYTES, RECORD_WORDS = 1 << 14, 2048
-RECORDS_PROMISING = 0.995
-RECORDS_TRIED = 1
-"""How much simpler wider words must look to be tried on bytes, and how many widths are."""
+WIDEST_RECORD = 8
+"""Bytes up to which a record is a word."""
 
 GLANCE_RUNS, GLANCE_WORDS = 8, 1024
 
@@ -98,24 +98,18 @@ def _ranked(choices: list[Choice]) -> list[Choice]:
     return sorted(choices, key=lambda choice: choice.rank)
 
 
-def records(part: Part) -> list[int]:
-    """Bits of wider words that the stream, of bytes, looks simpler in: fields of records, interleaved."""
-    single = _independent_bits(part.runs(GLANCE_RUNS, 8 * RECORD_WORDS)) / 8
-    found = []
-    for size in range(2, 9):
-        if part.nbytes % size == 0 and part.nbytes >= RECORD_BYTES:
-            wide = Part(part.source, 8 * size, part.nbytes // size, part.block)
-            share = _independent_bits(wide.runs(GLANCE_RUNS, RECORD_WORDS)) / (8 * size)
-            if share < RECORDS_PROMISING * single:
-                found.append((share, 8 * size))
-    return [bits for _, bits in sorted(found)[:RECORDS_TRIED]]
-
-
-def _independent_bits(sample: Sample) -> float:
-    """As _plane_bits, made up for what a small sample misses (Miller and Madow, 1955)."""
-    planes = [_fields.count(sample.words, low, 8) for low in range(0, sample.bits, 8)]
-    symbols = sum(int(np.count_nonzero(plane)) - 1 for plane in planes)
-    return _plane_bits(sample) + symbols / (2 * log(2) * len(sample.words))
+def of_records(part: Part, shape: tuple[int, ...], settings: Settings) -> list[tuple[Part, Choice]]:
+    """Programs for bytes that are records of fields: as wider words if short, else by column."""
+    size, bits = _columns.record(part, shape)
+    if size > WIDEST_RECORD:
+        extent = Extent(part.count, part.block)
+        # What it comes to is estimated; fitting finds the tables.
+        node = Transpose(size, Lit(Huffman(1, part.bits)))
+        return [(part, Choice(node, min(bits, part.bits) * extent.count / 8))]
+    if size > 1:
+        wide = Part(part.source, size * part.bits, part.count // size, part.block)
+        return [(wide, choice) for choice in expand(wide, Hint(), settings)]
+    return []
 
 
 def _repeat(part: Part, length: int, hint: Hint, settings: Settings) -> Choice:

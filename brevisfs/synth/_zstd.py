@@ -6,9 +6,9 @@ import numpy as np
 
 from brevisfs._native import Program
 from brevisfs.dsl import Lit, Zstd, to_wire
-from brevisfs.synth import _literal
+from brevisfs.synth import _literal, _times
 from brevisfs.synth._fields import Field, count, fields_of, merged
-from brevisfs.synth._literal import NODE_BYTES, ZSTD_NS_PER_BYTE, Choice, Extent, better
+from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, better
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample, Words, spread, to_flat
 
@@ -78,7 +78,7 @@ def _trial(sample: Sample, field: Field, extent: Extent, settings: Settings) -> 
         words += len(runs[i])
         spent += _compressed(_values(runs[i], field), field.width)
     plain = extent.count * field.width / 8
-    toll = settings.toll * plain * ZSTD_NS_PER_BYTE / 8
+    toll = settings.toll * plain * _times.ZSTD_BYTE / 8
     return Choice(Lit(Zstd()), NODE_BYTES + spent * extent.count / words, toll)
 
 

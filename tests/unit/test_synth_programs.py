@@ -120,6 +120,37 @@ def test_bytes_of_records_are_taken_as_wider_words() -> None:
     assert restored(plan, records.tobytes()) == records.tobytes()
 
 
+@pytest.mark.parametrize("rows", [192, 1_536, 5_003])
+def test_records_longer_than_a_word_are_stored_by_column(rows: int) -> None:
+    records = RNG(0).binomial(255, 0.5, (rows, 18, 20)).astype(np.uint8)
+    records[:, :, 0] = RNG(1).integers(0, 256, (rows, 18))
+    records[:, :, 1] = RNG(2).integers(40, 44, (rows, 18))
+    data = records.tobytes()
+    plan = planned(data, "U8", (rows, 360))
+    assert re.search(r"Transpose\(20, Lit huffman\(.*tables=[3-6]", to_text(plan.node))
+    assert plan.block % 20 == 0 or plan.block >= len(data)
+    assert restored(plan, data) == data
+    entropy = 8 + 2 + 18 * 5.047
+    assert stored_size(plan, data) < 1.01 * entropy / 160 * len(data) + 500
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("rows", [300, 4_001])
+def test_columns_of_a_matrix_that_differ_in_scale(rows: int, profile: Profile) -> None:
+    scales = 10.0 ** RNG(0).integers(-3, 2, 384)
+    data = bf16((RNG(1).normal(size=(rows, 384)) * scales).astype("<f4").reshape(-1)).tobytes()
+    plan = planned(data, "BF16", (rows, 384), profile)
+    assert "Transpose(384" in to_text(plan.node)
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) < 0.73 * len(data)
+
+
+def test_a_given_block_size_is_kept() -> None:
+    scales = 10.0 ** RNG(0).integers(-3, 2, 384)
+    data = bf16((RNG(1).normal(size=(600, 384)) * scales).astype("<f4").reshape(-1)).tobytes()
+    assert synthesize(Memory(data), "BF16", (600, 384), Profile.BALANCED, 4096).block == 4096
+
+
 def test_classes_of_rows_in_dense() -> None:
     scales = np.repeat(10.0 ** RNG(0).integers(-3, 2, 300), 400)
     data = bf16((RNG(1).normal(size=120_000) * scales).astype("<f4")).tobytes()

@@ -7,7 +7,7 @@ import pytest
 
 from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, Xor, ZigZag
 from brevisfs.dsl.reference import invert, unflatten
-from brevisfs.synth import _classes, _structure, _zstd
+from brevisfs.synth import _classes, _columns, _structure, _zstd
 from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, unmap, unscan
 from brevisfs.synth._source import Memory, Part
 
@@ -104,8 +104,9 @@ def test_segments_are_dealt_to_the_classes_they_come_from() -> None:
         shares = hists / np.maximum(hists.sum(axis=1, keepdims=True), 1)
         return float(-(hists * np.log2(np.maximum(shares, 1e-9))).sum()) + 1000 * len(hists)
 
-    lengths = _classes.learn([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, rank)
+    _, lengths = _classes.learn([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, 8, rank)
     assert lengths is not None
+    assert len(lengths) == 2
     found = _classes.assign([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, lengths)
     assert len({(kind, cls) for kind, cls in zip(kinds.tolist(), found.classes.tolist(), strict=True)}) == 2
     assert found.hists.sum() == len(words)
@@ -113,12 +114,48 @@ def test_segments_are_dealt_to_the_classes_they_come_from() -> None:
 
 def test_segments_that_are_alike_stay_in_one_class() -> None:
     words = np.random.default_rng(4).binomial(40, 0.5, 60_000).astype(np.uint8)
-    assert _classes.learn([(0, words)], 6, 300, lambda hists: float(len(hists))) is None
+    assert _classes.learn([(0, words)], 6, 300, 8, lambda hists: float(len(hists))) == (1.0, None)
 
 
 @pytest.mark.parametrize(
     ("shape", "segment"),
-    [((30, 384), 384), ((9, 8, 40), 280), ((10_000,), 1024), ((4, 9000), 3000), ((), 1024)],
+    [
+        ((30, 384), 384),
+        ((9, 8, 40), 280),
+        ((9, 8, 20, 2), 280),
+        ((9, 64, 1), 256),
+        ((10_000,), 1024),
+        ((4, 9000), 3000),
+        ((), 1024),
+    ],
 )
 def test_a_segment_is_a_row_or_about(shape: tuple[int, ...], segment: int) -> None:
     assert _classes.segment_words(shape, 10_000 if not shape else int(np.prod(shape))) == segment
+
+
+@pytest.mark.parametrize("columns", [2, 3, 20, 34, 100, 384, 1152, 4096])
+@pytest.mark.parametrize("rows", [32, 130, 1000, 1536, 7919, 50_000])
+def test_a_tile_is_whole_rows_on_the_grid_of_blocks(columns: int, rows: int) -> None:
+    found = _columns.tile(columns, rows * columns, 65_536)
+    if found is None:
+        assert rows * columns < 64 or 65_536 // columns < 32
+        return
+    assert found.block % 64 == 0
+    assert found.block <= 1 << 18
+    assert found.rows >= 32
+    one_block = found.block >= rows * columns
+    assert found.rows == rows if one_block else found.rows * columns == found.block
+
+
+def test_little_is_left_over_by_tiles() -> None:
+    assert _columns.tile(384, 1536 * 384, 65_536) == _columns.Tile(384, 192 * 384, 192)
+    assert _columns.tile(384, 1537 * 384, 65_536) == _columns.Tile(384, 192 * 384, 192)
+    assert _columns.tile(384, 1537 * 384 + 1, 65_536) is None
+
+
+@pytest.mark.parametrize("size", [2, 7, 20, 34])
+def test_a_record_is_as_long_as_its_fields_say(size: int) -> None:
+    rows = np.random.default_rng(1).integers(0, 256, (20_000, size)).astype(np.uint8)
+    rows[:, size // 2] >>= 5
+    assert _columns.record(part(rows.reshape(-1)), (1_000, 20 * size))[0] == size
+    assert _columns.record(part(noise(200_000, "u1")), (100, 2_000))[0] == 1
