@@ -67,7 +67,7 @@ static int eval_coded(const brv_program *p, brv_scratch *s, uint32_t i, cursor i
     const node *nd = &p->nodes[i];
     if (classes_read(nd, p->k, &item, lo, m, s, map)) BAD(i, "bad classes of segments");
     *ordered = map->classes ? scratch_take(s, m * nd->container) : dst;
-    int rc = nd->enc == ENC_HUFFMAN ? huff_decode(nd, p->k, item, map, *ordered)
+    int rc = nd->enc == ENC_HUFFMAN ? huff_decode(nd, p->k, item, map, *ordered, s)
              : nd->enc == ENC_RANS  ? rans_decode(nd, p->k, item, map, *ordered)
                                     : tunstall_decode(nd, p->k, item, map, *ordered, s);
     if (rc) BAD(i, "damaged coded literal");
@@ -175,19 +175,20 @@ static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint
 }
 
 /* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
- * or nearly so, then 8 bits coded somehow, then the rest as it is; perhaps all rotated. One pass over the words. */
+ * or nearly so, then 8 bits coded somehow, then the rest as it is; of a word of 8 bits, some bits coded and the rest
+ * as it is; perhaps all rotated. One pass over the words. */
 typedef struct {
     uint32_t top, symbol, rest; /* nodes; top is 0 if there is none */
-    unsigned t;                 /* bits of the top */
+    unsigned t;                 /* bits of the top; of the rest in words of 8 bits */
 } joined;
 
 static bool is_joined(const brv_program *p, uint32_t i, joined *j)
 {
     const node *nd = &p->nodes[i];
-    if (nd->op != OP_MERGE || (nd->bits != 16 && nd->bits != 32)) return false;
+    if (nd->op != OP_MERGE || (nd->bits != 8 && nd->bits != 16 && nd->bits != 32)) return false;
     *j = (joined){.symbol = i + 1};
     const node *c = &p->nodes[i + 1];
-    if (c->bits <= 3 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
+    if (nd->bits > 8 && c->bits <= 3 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
         j->top = i + 1;
         j->t = c->bits;
         j->symbol = c->end;
@@ -195,7 +196,9 @@ static bool is_joined(const brv_program *p, uint32_t i, joined *j)
         c = &p->nodes[j->symbol];
     }
     j->rest = c->end;
-    if (c->bits != 8 || j->rest == nd->end) return false;
+    if (j->rest == nd->end) return false;
+    if (nd->bits == 8) j->t = 8u - c->bits;
+    else if (c->bits != 8) return false;
     c = &p->nodes[j->rest];
     return c->end == nd->end && c->op == OP_LIT && c->enc == ENC_RAW;
 }
@@ -346,6 +349,7 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
         const bool whole = lo <= b0 && b1 <= hi;
         const size_t n = (size_t)(b1 - b0);
         s->used = 0;
+        s->ahead = payload + (j + 1 < nblocks && spans[2 * j + 2] < payload_len ? spans[2 * j + 2] : start);
         uint8_t *to = whole ? out + (b0 - lo) : scratch_take(s, n);
         int rc = decode_block(p, s, w0, w1, (cursor){payload + start, payload + start + len}, to, st);
         if (rc) return rc;

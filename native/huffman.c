@@ -336,7 +336,7 @@ static bool right_streams_empty(const node *nd, const class_map *map, const huff
     return true;
 }
 
-int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out)
+int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s)
 {
     const uint8_t *floor = item.p;
     huff_stream st[MAX_STREAMS];
@@ -344,7 +344,7 @@ int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_m
     uint8_t *to = out;
     for (uint32_t c = 0; c < nd->tables; c++) {
         const size_t n = map->count[c];
-        int rc = nd->bits <= 8 ? k->huff8(&nd->huff[c], st, nd->streams, floor, to, n)
+        int rc = nd->bits <= 8 ? k->huff8(&nd->huff[c], st, nd->streams, floor, to, n, &s->ahead)
                                : decode_wide(&nd->huff[c], st, nd->streams, (w16 *)to, n);
         if (rc) return rc;
         to += n * nd->container;

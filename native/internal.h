@@ -108,6 +108,7 @@ struct brv_scratch {
     uint8_t *base;
     size_t cap, used;
     void *dctx, *cctx; /* zstd contexts */
+    const uint8_t *ahead; /* the next block's payload, or some bytes that are there anyway */
 };
 
 /* A cursor over untrusted bytes. */
@@ -210,8 +211,8 @@ typedef struct brv_kernels {
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
     /* Words of 16 or 32 bits from symbols of 8 bits and raw rest below them: top | symbol | rest, where the top has
-     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. The
-     * symbols are in class order. */
+     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. Words
+     * of 8 bits: symbols of 8 - t bits over a rest of t, 1 to 7. The symbols are in class order. */
     void (*join)(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                  unsigned t, uint64_t top, unsigned r);
     /* word functions, in place; inverse: D instead of G */
@@ -224,8 +225,9 @@ typedef struct brv_kernels {
     /* index of the first word that is not v, m if none */
     size_t (*find_other)(const void *a, unsigned container, uint64_t v, size_t m);
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
-     * read. 0 or BRV_PAYLOAD. */
-    int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m);
+     * read. *ahead: what will be read next, to be prefetched on the way. 0 or BRV_PAYLOAD. */
+    int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
+                 const uint8_t **ahead);
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);
@@ -251,7 +253,7 @@ void huff_free(node *nd);
 void rans_free(node *nd);
 void tunstall_free(node *nd);
 /* decode an item from behind its classes, in class order */
-int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
+int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
 int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 /* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */

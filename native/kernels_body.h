@@ -294,13 +294,30 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
 }
 #endif
 
+/* d[i] = sym[i] << narrow | low[i], rotated right by r; 8 bytes at a time */
+static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned narrow,
+                    unsigned r, size_t n)
+{
+    const uint64_t down = EVERY_BYTE(0xff >> r), up = EVERY_BYTE(0xff) ^ down;
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const uint64_t x = *(const w64 *)(sym + i) << narrow | *(const w64 *)(low + i);
+        *(w64 *)(d + i) = (x >> r & down) | (x << (8 - r) & up);
+    }
+    for (; i < n; i++) {
+        const unsigned x = (unsigned)sym[i] << narrow | low[i];
+        d[i] = (uint8_t)(x >> r | x << (8 - r));
+    }
+}
+
 static void k_join(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                    unsigned t, uint64_t top, unsigned r)
 {
     const size_t m = map->words;
     const w16 *mid = (const w16 *)rest;
     if (container == 4) rest += 2 * m;
-    const low_parts parts = low_parts_of(rest, m, 8 - t);
+    const unsigned narrow = container == 1 ? t : 8 - t; /* bits below the last whole byte */
+    const low_parts parts = low_parts_of(rest, m, narrow & 7);
     const uint8_t *next[MAX_TABLES], *sym = symbols; /* of each class; of this segment */
     for (size_t c = 0, sum = 0; map->classes && c < MAX_TABLES; sum += map->count[c++]) next[c] = symbols + sum;
     size_t segment = 0, in_segment = map->first; /* left of it */
@@ -309,12 +326,13 @@ static void k_join(void *dst, unsigned container, const uint8_t *symbols, const 
     for (size_t i = 0; i < m; i += 256) {
         const size_t n = m - i < 256 ? m - i : 256;
         const uint8_t *low = group;
-        if (t == 0) low = rest + i;
+        if (narrow == 8) low = rest + i;
         else if (n == 256) unpack_low(&parts, i / 256, group);
         else unpack_low_ragged(&parts, i / 256, n, group);
         for (size_t j = 0; j < n;) {
             const size_t some = n - j < in_segment ? n - j : in_segment;
-            if (container == 2) join_w16((w16 *)dst + i + j, sym, low + j, t, (uint16_t)top, r, some);
+            if (container == 1) join_w8((uint8_t *)dst + i + j, sym, low + j, narrow, r, some);
+            else if (container == 2) join_w16((w16 *)dst + i + j, sym, low + j, t, (uint16_t)top, r, some);
             else join_w32((w32 *)dst + i + j, sym, mid + i + j, low + j, t, (uint32_t)top, r, some);
             j += some;
             sym += some;
@@ -429,8 +447,9 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
 
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
 #define HUFF_ROUNDS(N, EACH)                                                                                     \
-    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor)                      \
+    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, const uint8_t **next)  \
     {                                                                                                            \
+        const uint8_t *ahead = *next;                                                                                                            \
         const uint64_t *restrict tab = t->multi;                                                                 \
         const unsigned sh = 64 - t->bits, per = 55 / t->bits < 5 ? 55 / t->bits : 5;                             \
         EACH(HUFF_LOAD)                                                                                          \
@@ -439,6 +458,7 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
             EACH(HUFF_LIMIT)                                                                                     \
             if (rounds == 0) break;                                                                              \
             if (t->bits == 11) do {                                                                              \
+                PREFETCH(N)                                                                                      \
                 EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11) EACH(HUFF_STEP_11)   \
                 EACH(HUFF_REFILL)                                                                                \
             } while (--rounds);                                                                                  \
@@ -456,6 +476,7 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
             EACH(HUFF_STEP_OR_STAND) EACH(HUFF_REFILL)                                                           \
         }                                                                                                        \
         EACH(HUFF_SAVE)                                                                                          \
+        *next = ahead;                                                                                           \
     }
 #define HUFF_STEP_11(j)                           \
     {                                             \
@@ -465,6 +486,12 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
         o##j += (uint8_t)(e_ >> 8);               \
         w##j <<= e_ & 63;                         \
     }
+/* A round takes some 35 bytes of a stream, and there may be others beside it. */
+#define PREFETCH(N)                   \
+    for (unsigned p_ = 0; p_ < (N > 1 ? 2 : 1); p_++) { \
+        __builtin_prefetch(ahead);    \
+        ahead += 64;                  \
+    }
 #define EACH_1(F) F(0)
 #define EACH_4(F) F(0) F(1) F(2) F(3)
 #define EACH_5(F) EACH_4(F) F(4)
@@ -472,7 +499,8 @@ HUFF_ROUNDS(1, EACH_1)
 HUFF_ROUNDS(4, EACH_4)
 HUFF_ROUNDS(5, EACH_5)
 
-static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m)
+static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
+                   const uint8_t **ahead)
 {
     huff_state st[MAX_STREAMS];
     const size_t q = (m + n - 1) / n;
@@ -490,11 +518,11 @@ static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_
         st[j].window = (load64(st[j].ip) | 1) << (bytes * 8 - s[j].bit);
     }
     const bool together = all && (n == 4 || n == 5);
-    if (together && n == 5) huff8_rounds_5(t, st, floor);
-    if (together && n == 4) huff8_rounds_4(t, st, floor);
+    if (together && n == 5) huff8_rounds_5(t, st, floor, ahead);
+    if (together && n == 4) huff8_rounds_4(t, st, floor, ahead);
     for (unsigned j = 0; j < n; j++) {
         if (st[j].ip) {
-            if (!together) huff8_rounds_1(t, &st[j], floor);
+            if (!together) huff8_rounds_1(t, &st[j], floor, ahead);
             const ptrdiff_t bit = (st[j].ip - s[j].start) * 8 + 64 - (ptrdiff_t)__builtin_ctzll(st[j].window);
             if (bit < 0) return BRV_PAYLOAD;
             s[j].bit = (size_t)bit;

@@ -128,7 +128,7 @@ def random_program(rng: random.Random, bits: int, count: int) -> Node:
 def _node(rng: random.Random, bits: int, count: int, depth: int) -> Node:
     makers: list[Callable[[random.Random, int, int, int], Node]] = [_map, _transpose]
     makers += [_concat, _scan, _repeat] * (count >= 2) + [_merge, _merge] * (bits >= 2)
-    if bits in (16, 32) and depth < 3:
+    if bits in (8, 16, 32) and depth < 3:
         makers += [_float] * 2
     if depth < 4 and rng.random() < (0.9, 0.6, 0.45, 0.35)[depth]:
         return rng.choice(makers)(rng, bits, count, depth)
@@ -143,13 +143,14 @@ def _map(rng: random.Random, bits: int, count: int, depth: int) -> Node:
 
 def _float(rng: random.Random, bits: int, count: int, depth: int) -> Node:
     """The shape that floats are mostly given, for which the native executor has a path of its own."""
-    top = rng.randint(0, 3)
+    top = rng.randint(0, 3) if bits > 8 else 0
+    coded = 8 if bits > 8 else rng.randint(1, 7)
     above: tuple[Node, ...] = ()
     if top:
         base = rng.getrandbits(top)
         above = (rng.choice((Const(base), Lit(Sparse(base)))),)
-    symbols = rng.choice((_node(rng, 8, count, depth + 2), Lit(random_encoding(rng, 8))))
-    node = Merge((top,) * (top > 0) + (8, bits - 8 - top), (*above, symbols, Lit(Raw())))
+    symbols = rng.choice((_node(rng, coded, count, depth + 2), Lit(random_encoding(rng, coded))))
+    node = Merge((top,) * (top > 0) + (coded, bits - coded - top), (*above, symbols, Lit(Raw())))
     return Map(RotR(rng.choice((1, 1, rng.randint(1, bits - 1)))), node) if rng.random() < 0.8 else node
 
 
