@@ -34,7 +34,7 @@ install() {
     echo "native checks: installing $*"
     $root apt-get update -q
     $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
-    $test || die "installed, yet this does not work: $test"
+    $test >/dev/null || die "installed, yet this does not work: $test"
 }
 
 sources() { "$python" -c 'import sys; sys.path.insert(0, "native"); import build_brevis; print(*(f"native/{s}" for s in build_brevis.SOURCES))'; }
