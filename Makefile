@@ -3,6 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
+.PHONY: bench-kernels test-large
 .PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
 help:
@@ -15,6 +16,8 @@ help:
 	@echo 'make test-aarch64        the same built for aarch64, under qemu (CASES=…)'
 	@echo 'make fuzz                libFuzzer on decoder and encoder, ten minutes each (SECONDS=…)'
 	@echo 'make check-native        the three above, shortened'
+	@echo 'make bench-kernels       decoding and encoding next to memcpy (ARGS="--quick --peers --json OUT --files DIR")'
+	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
 	@echo 'make lint                ruff and mypy --strict'
 	@echo 'make clean               remove what was built'
 
@@ -53,6 +56,12 @@ demo: build
 corpus-check: build
 	@test -n "$(DIR)" || { echo 'usage: make corpus-check DIR=folder [ARGS="--profile dense --targets targets.json"]' >&2; exit 2; }
 	@$(PY) scripts/corpus_check.py $(ARGS) "$(DIR)"
+
+bench-kernels: build
+	@$(PY) -m bench.kernels $(ARGS)
+
+test-large: build
+	@$(PY) -m bench.large $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
