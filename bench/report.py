@@ -17,6 +17,10 @@ from brevisfs import _native
 Figure: TypeAlias = Spread | float | int | str | None
 
 
+SPREAD = 21
+"""Width of a column of spreads."""
+
+
 class Report:
     """Takes rows one by one. Plain lines appear at once, a terminal's table when it ends."""
 
@@ -37,12 +41,13 @@ class Report:
         self.end()
         self._columns, self._widths = list(columns), list(columns.values())
         self.parts[part] = self._rows = []
+        self.say(f"\n{title}")
         if self._console.is_terminal:
-            self._table = Table(title=title, title_justify="left")
-            for name in columns:
-                self._table.add_column(name, no_wrap=True)
+            self._table = Table()
+            for name, width in columns.items():
+                # A spread may break between the median and its brackets, all else is kept in one piece.
+                self._table.add_column(name, no_wrap=width < SPREAD, overflow="fold")
         else:
-            self.say(f"\n{title}")
             self.say(self._line(self._columns))
 
     def row(self, row: dict[str, Figure]) -> None:
