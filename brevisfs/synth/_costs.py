@@ -13,6 +13,12 @@ from brevisfs._native import huffman_lengths
 
 Histogram = NDArray[np.int64]
 
+TUNSTALL_WORDS = 7
+"""Words of the longest string of a Tunstall dictionary."""
+
+LEAST_WEIGHT = 1e-12
+SETTLING = 16
+
 
 def entropy_bits(hist: Histogram) -> float:
     """Order-0 entropy of all the words counted, in bits."""
@@ -64,6 +70,63 @@ def rans_table_bytes(hist: Histogram, prob_bits: int) -> int:
     counts = hist[hist > 0].astype(np.float64)
     wide = int(np.count_nonzero(counts / counts.sum() * (1 << prob_bits) >= 128)) if len(counts) else 0
     return len(counts) + wide + sum(1 + varint_bytes(int(run) - 1) for run in _absent_runs(hist))
+
+
+def tunstall_bits(hist: Histogram, codeword_bits: int) -> float:
+    """Bits of all the words counted, were they independent, in Tunstall codewords of the longest strings.
+
+    After a string with k children in the dictionary comes a word that is none of the k most usual:
+    so the strings are a Markov chain whose state is k. Infinite if there are more symbols than codewords.
+    """
+    shares = np.sort(hist[hist > 0] / hist.sum())[::-1]
+    if len(shares) > 1 << codeword_bits:
+        return float("inf")
+    weights, firsts, lengths, children = _dictionary(shares, 1 << codeword_bits)
+    tails = np.maximum(1 - np.concatenate(([0.0], np.cumsum(shares))), 0.0)
+    tails[-1] = 0.0
+    emitted = weights * tails[children]
+    size = len(shares)
+    steps = np.bincount(firsts * size + children % size, emitted, size * size).reshape(size, size)
+    words = np.bincount(firsts, emitted * lengths, size)
+    # From state k on only strings that begin with word k or a rarer one follow.
+    steps = np.cumsum(steps[::-1], axis=0)[::-1] / tails[:-1, None]
+    words = np.cumsum(words[::-1])[::-1] / tails[:-1]
+    state = np.zeros(size)
+    state[0] = 1.0
+    for _ in range(SETTLING):
+        state = state @ steps
+    return float(codeword_bits * hist.sum() / (state @ words))
+
+
+def _dictionary(
+    shares: NDArray[np.float64], most: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Weight, first word, length and number of children of each string of a Tunstall dictionary.
+
+    Those are the single words, and of longer strings those that weigh most. `shares` fall.
+    """
+    floor = 1.0 / most
+    while True:
+        levels = [(shares, np.arange(len(shares)))]
+        for _ in range(TUNSTALL_WORDS - 1):
+            above, firsts = levels[-1]
+            fitting = np.searchsorted(-shares, -floor / above, side="right")
+            places = np.arange(int(fitting.sum())) - np.repeat(np.cumsum(fitting) - fitting, fitting)
+            levels.append((np.repeat(above, fitting) * shares[places], np.repeat(firsts, fitting)))
+        longer = np.concatenate([weights for weights, _ in levels[1:]])
+        wanted = most - len(shares)
+        if len(longer) > wanted:
+            floor = float(np.partition(longer, -wanted - 1)[-wanted - 1]) * (1 + 1e-9)
+            break
+        if len(longer) == wanted or floor < LEAST_WEIGHT:
+            break
+        floor /= 2
+    kept = [levels[0], *((level[0][level[0] >= floor], level[1][level[0] >= floor]) for level in levels[1:])]
+    weights = np.concatenate([level for level, _ in kept])
+    firsts = np.concatenate([first for _, first in kept])
+    lengths = np.repeat(np.arange(1, len(kept) + 1), [len(level) for level, _ in kept])
+    children = np.searchsorted(-shares, -floor / weights, side="right")
+    return weights, firsts, lengths, np.where(lengths == TUNSTALL_WORDS, 0, children)
 
 
 def sparse_bytes(exceptions: float, count: float, bits: int) -> float:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brevisfs.dsl import Lit, Merge, Node, Zstd
+from brevisfs.dsl import Const, Lit, Merge, Node, Raw, Sparse, Zstd
 from brevisfs.synth import _literal, _times
 from brevisfs.synth._costs import Histogram
-from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, better
+from brevisfs.synth._literal import NODE_BYTES, SYMBOL_BITS, Choice, Extent, better
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import CHUNK, Sample, Words
 
@@ -26,6 +26,10 @@ WINDOW = 16
 """Bits of a joint histogram."""
 
 FEW_WORDS = 1 << 14
+
+JOINED_BITS = (16, 32)
+MOST_TOP = 3
+"""Bits of the words that one pass decodes, and of what may stand above the 8-bit symbol there."""
 
 ZSTD_BLOCK_BYTES = 24
 """What a zstd frame costs whatever it holds."""
@@ -48,14 +52,49 @@ def split(sample: Sample, settings: Settings) -> Choice:
     """The best literal, Const or Merge of such for the sample's stream.
 
     Coded fields enter the path search with a bound below what they can cost; those on the best path
-    are priced and the search goes on until all of a best path is priced.
+    are priced and the search goes on until all of a best path is priced. The cuts that decode in one
+    pass are tried beside it: what they save is no field's alone.
     """
     prices = _Prices(sample, settings)
     while True:
         path = _shortest(sample.bits, prices.ranks)
         settled = [prices.settle(field) for field in path]
         if all(settled):
-            return merged([(field, prices.choices[field]) for field in path])
+            break
+    best = prices.merged(path)
+    for joined in _joined(sample.bits):
+        if prices.least(joined) < best.rank:
+            for field in joined:
+                prices.settle(field)
+            best = better(best, prices.merged(joined))
+    return best
+
+
+def _joined(bits: int) -> list[list[Field]]:
+    """The cuts that may be joined, from the most significant field down."""
+    if bits not in JOINED_BITS:
+        return []
+    plain = [Field(bits - SYMBOL_BITS, SYMBOL_BITS), Field(0, bits - SYMBOL_BITS)]
+    topped = (
+        [Field(bits - top, top), Field(rest, SYMBOL_BITS), Field(0, rest)]
+        for top in range(1, MOST_TOP + 1)
+        if (rest := bits - top - SYMBOL_BITS)
+    )
+    return [plain, *topped]
+
+
+def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
+    """Whether one pass decodes a Merge of such fields: a top that hardly varies, a symbol, raw bits."""
+    nodes = [node for _, node in parts]
+    return (
+        [field for field, _ in parts] in _joined(bits)
+        and nodes[-1] == Lit(Raw())
+        and (
+            len(nodes) == 2
+            or isinstance(nodes[0], Const)
+            or (isinstance(nodes[0], Lit) and isinstance(nodes[0].encoding, Sparse))
+        )
+    )
 
 
 def _shortest(bits: int, ranks: list[list[float]]) -> list[Field]:
@@ -72,13 +111,16 @@ def _shortest(bits: int, ranks: list[list[float]]) -> list[Field]:
     return path
 
 
-def merged(parts: list[tuple[Field, Choice]]) -> Choice:
+def merged(parts: list[tuple[Field, Choice]], extent: Extent, settings: Settings) -> Choice:
     """The Merge of fields given from the most significant one down, or the only field itself."""
     if len(parts) == 1:
         return parts[0][1]
     node = Merge(tuple(field.width for field, _ in parts), tuple(choice.node for _, choice in parts))
     size = NODE_BYTES + sum(choice.size for _, choice in parts)
-    return Choice(node, size, sum(choice.toll for _, choice in parts))
+    joined = is_joined([(field, choice.node) for field, choice in parts], sum(node.widths))
+    time = _times.JOINED if joined else _times.FIELD * len(parts)
+    toll = settings.toll * extent.count * time / 8
+    return Choice(node, size, toll + sum(choice.toll for _, choice in parts))
 
 
 def fields_of(node: Node, bits: int) -> Iterator[tuple[Field, Node]]:
@@ -100,17 +142,18 @@ class _Prices:
     def __init__(self, sample: Sample, settings: Settings) -> None:
         self._sample, self._settings = sample, settings
         self._extent = Extent(sample.count, sample.block)
+        self._toll = settings.toll * sample.count * _times.FIELD / 8
         self._stillness = _stillness(sample)
         self._hists: dict[Field, Histogram] = {}
         self.choices: dict[Field, Choice] = {}
         self.ranks = [[0.0] * (sample.bits - low + 1) for low in range(sample.bits)]
         for low in range(sample.bits):
             for width in range(1, sample.bits - low + 1):
-                self.ranks[low][width] = self._plain(Field(low, width)).rank
-        for field, hist in coded_fields(sample, settings.symbol_bits):
+                self.ranks[low][width] = self._toll + self._plain(Field(low, width)).rank
+        for field, hist in coded_fields(sample):
             if not field.mask & sample.varying:
                 continue
-            bound = _literal.least(hist, self._extent, settings)
+            bound = self._toll + _literal.least(hist, self._extent, settings)
             if bound < self.ranks[field.low][field.width]:
                 self._hists[field] = hist
                 self.ranks[field.low][field.width] = bound
@@ -124,8 +167,18 @@ class _Prices:
         if hist is not None:
             choice = better(choice, _literal.complete(hist, field.width, self._extent, self._settings))
         self.choices[field] = choice
-        bound, self.ranks[field.low][field.width] = self.ranks[field.low][field.width], choice.rank
-        return bound == choice.rank
+        bound, rank = self.ranks[field.low][field.width], self._toll + choice.rank
+        self.ranks[field.low][field.width] = rank
+        return bound == rank
+
+    def merged(self, path: list[Field]) -> Choice:
+        """The Merge of fields that are priced."""
+        parts = [(field, self.choices[field]) for field in path]
+        return merged(parts, self._extent, self._settings)
+
+    def least(self, path: list[Field]) -> float:
+        """A rank that no joined Merge of the fields goes below."""
+        return sum(self.ranks[field.low][field.width] - self._toll for field in path)
 
     def _plain(self, field: Field) -> Choice:
         """Const, raw or zstd."""
@@ -154,17 +207,17 @@ def _stillness(sample: Sample) -> list[tuple[int, float]]:
     return list(zip(sets.tolist(), shares.tolist(), strict=True))
 
 
-def coded_fields(sample: Sample, widest: int) -> Iterator[tuple[Field, Histogram]]:
-    """Each field of `widest` bits at most, with its histogram."""
+def coded_fields(sample: Sample) -> Iterator[tuple[Field, Histogram]]:
+    """Each field narrow enough to be coded, with its histogram."""
     # A window is counted once for several fields, which pays where words are many against its bins.
-    step = WINDOW - widest if len(sample.words) > FEW_WORDS else 1
-    window = min(widest + step, sample.bits)
+    step = WINDOW - SYMBOL_BITS if len(sample.words) > FEW_WORDS else 1
+    window = min(SYMBOL_BITS + step, sample.bits)
     counted: dict[int, Histogram] = {}
     for low in range(sample.bits):
         base = min(low // step * step, sample.bits - window)
         if base not in counted:
             counted[base] = count(sample.words, base, window)
-        width = min(widest, sample.bits - low)
+        width = min(SYMBOL_BITS, sample.bits - low)
         folded = counted[base].reshape(-1, 1 << (low - base)).sum(axis=1)
         for narrower in range(width, 0, -1):
             folded = folded.reshape(-1, 1 << narrower).sum(axis=0)

@@ -29,6 +29,7 @@ from brevisfs.dsl import (
     Scan,
     Sparse,
     Transpose,
+    Tunstall,
     Zstd,
     children,
     to_wire,
@@ -38,7 +39,7 @@ from brevisfs.synth import _classes, _literal
 from brevisfs.synth._columns import Tile
 from brevisfs.synth._costs import Histogram
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent
-from brevisfs.synth._profile import Settings
+from brevisfs.synth._profile import FEW_TABLES, Settings
 from brevisfs.synth._source import Part
 
 RARE = 0.02
@@ -98,7 +99,9 @@ def finish(
         match choices[index].node:
             case Lit(Huffman(max_length=max_length)) | Transpose(_, Lit(Huffman(max_length=max_length))):
                 shared.append(huffman_tables(hists, max_length))
-            case Lit(Rans(prob_bits=prob_bits)) | Transpose(_, Lit(Rans(prob_bits=prob_bits))):
+            case Lit(Rans(prob_bits=prob_bits) | Tunstall(prob_bits=prob_bits)) | Transpose(
+                _, Lit(Rans(prob_bits=prob_bits))
+            ):
                 shared.append(rans_tables(hists, prob_bits))
     size = _inner_bytes(part, node) + sum(choice.size for choice in choices.values())
     rank = size + sum(choice.toll for choice in choices.values())
@@ -208,6 +211,8 @@ def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Huffman | Rans | Non
     match choice.node:
         case Lit(Huffman() | Rans() as encoding):
             return encoding
+        case Lit(Tunstall()):
+            return Huffman(1, leaf.bits)
         case Lit(Raw()) if whole and leaf.narrow:
             return Huffman(1, leaf.bits)
     return None
@@ -226,7 +231,8 @@ def _learn(
     """Classes of the segments of a leaf, learnt from some of its words."""
 
     def rank(hists: Histogram) -> float:
-        return _coded(leaf, encoding, hists, segment, columns, settings).rank
+        many = settings.many_tables * part.nbytes if len(hists) > FEW_TABLES else 0.0
+        return _coded(leaf, encoding, hists, segment, columns, settings).rank + many
 
     step = -(-leaf.extent.count // LEARN_WORDS)
     words = _Passes(part, node).words(index, step, columns)
@@ -278,7 +284,7 @@ class _Leaf:
     def __init__(self, node: Node, bits: int, extent: Extent, settings: Settings) -> None:
         self.node, self.bits, self.extent = node, bits, extent
         self.fixed = node in (Lit(Raw()), Lit(Zstd()))
-        self.narrow = not self.fixed and bits <= settings.symbol_bits
+        self.narrow = not self.fixed and bits <= _literal.SYMBOL_BITS
         self.hist = np.zeros(1 << bits if self.narrow else 0, np.uint64)
         self.others = 0
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse, Transpose
+from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse, Transpose, Tunstall
 from brevisfs.synth import _times
 from brevisfs.synth._costs import (
+    TUNSTALL_WORDS,
     Histogram,
     entropy_bits,
     huffman_bits,
@@ -21,6 +22,7 @@ from brevisfs.synth._costs import (
     rans_bits,
     rans_table_bytes,
     sparse_bytes,
+    tunstall_bits,
     varint_bytes,
 )
 from brevisfs.synth._profile import Settings
@@ -30,6 +32,16 @@ NODE_BYTES = 6
 
 STREAMED_WORDS = 16384
 """Words a block from which five streams are worth their lengths."""
+
+
+SYMBOL_BITS = 8
+"""Bits of the widest words that are coded: two more gain less than a thousandth."""
+
+CODE_BITS = 11
+PROBABILITY_BITS = 12
+TUNSTALL_BITS = 12
+TUNSTALL_LOSS = 1.02
+"""Tunstall codewords take this much more than the entropy, or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +103,23 @@ def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings)
 def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
     """A rank that no completion of the words counted goes below, unless raw or packed."""
     total = int(hist.sum())
-    floor = entropy_bits(hist) * extent.count / total
-    listed = _sparse_ns(1 - int(hist.max()) / total)
+    entropy = entropy_bits(hist) / total
+    coded = entropy + settings.toll * min(_lookup_ns(entropy), _times.RANS)
+    listed = entropy + settings.toll * _sparse_ns(1 - int(hist.max()) / total)
     table = 4 * np.count_nonzero(hist)
-    looked_up = table + settings.toll * extent.count * min(_lookup_ns(floor / extent.count), _times.RANS)
-    return NODE_BYTES + (floor + min(looked_up, settings.toll * extent.count * listed)) / 8
+    floor = min(extent.count * coded + table, extent.count * listed) / 8
+    return NODE_BYTES + min(floor, _tunstall_floor(hist, extent, settings))
 
 
 def _lookup_ns(entropy: float) -> float:
     """Time of a word in Huffman codes: a lookup yields up to five words of about `entropy` + 1 bits."""
     return _times.LOOKUP * min(1.0, max(0.2, (entropy + 1) / 11))
+
+
+def _tunstall_floor(hist: Histogram, extent: Extent, settings: Settings) -> float:
+    """A rank that Tunstall codewords do not go below."""
+    bits = max(TUNSTALL_LOSS * entropy_bits(hist) / int(hist.sum()), TUNSTALL_BITS / TUNSTALL_WORDS)
+    return extent.count / 8 * bits * (1 + settings.toll * _times.TUNSTALL / TUNSTALL_BITS)
 
 
 def _sparse_ns(share: float) -> float:
@@ -124,6 +143,12 @@ def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> 
     if floor / 8 < best.rank:
         best = better(best, huffman(hist[None], bits, extent, settings))
         best = better(best, rans(hist[None], bits, extent, settings))
+    if (
+        bits <= SYMBOL_BITS
+        and extent.count >= STREAMED_WORDS
+        and _tunstall_floor(hist, extent, settings) < best.rank
+    ):
+        best = better(best, tunstall(hist, extent, settings))
     return best
 
 
@@ -138,28 +163,41 @@ def sparse(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Ch
 
 def huffman(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
     """A table for each row of `hists`; with several, each segment of `segment` words has one of them."""
-    max_length = 11 if bits <= 8 else 14
     streams = 5 if min(extent.count, extent.block) >= STREAMED_WORDS else 1
-    coded = sum(huffman_bits(hist, max_length) for hist in hists) / int(hists.sum())
+    coded = sum(huffman_bits(hist, CODE_BITS) for hist in hists) / int(hists.sum())
     per_block = 2 + (streams - 1) * varint_bytes(extent.block // 4) + streams * 0.6
     tables = sum(huffman_table_bytes(hist) for hist in hists)
-    encoding = Huffman(streams, max_length, len(hists), segment)
+    encoding = Huffman(streams, CODE_BITS, len(hists), segment)
     return _coded(encoding, coded, _lookup_ns(coded), tables + extent.blocks * per_block, extent, settings)
 
 
 def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
     """A table of probabilities for each row of `hists`; with several, as for Huffman codes."""
-    prob_bits = 12 if bits <= 8 else 14
     lanes = 32 if min(extent.count, extent.block) >= STREAMED_WORDS else 4
-    coded = sum(rans_bits(hist, prob_bits) for hist in hists) / int(hists.sum())
-    tables = sum(rans_table_bytes(hist, prob_bits) for hist in hists)
-    encoding = Rans(lanes, prob_bits, len(hists), segment)
+    coded = sum(rans_bits(hist, PROBABILITY_BITS) for hist in hists) / int(hists.sum())
+    tables = sum(rans_table_bytes(hist, PROBABILITY_BITS) for hist in hists)
+    encoding = Rans(lanes, PROBABILITY_BITS, len(hists), segment)
     # A lane's initial state of 4 bytes holds about one byte's worth of words.
     return _coded(encoding, coded, _times.RANS, tables + extent.blocks * (2 + 3 * lanes), extent, settings)
 
 
+def tunstall(hist: Histogram, extent: Extent, settings: Settings) -> Choice:
+    """Strings of words in codewords of 12 bits: their table just fits the first level of a cache."""
+    coded = tunstall_bits(hist, TUNSTALL_BITS) / int(hist.sum())
+    time = _times.TUNSTALL * coded / TUNSTALL_BITS
+    encoding = Tunstall(TUNSTALL_BITS, PROBABILITY_BITS)
+    return _coded(
+        encoding, coded, time, rans_table_bytes(hist, PROBABILITY_BITS) + 5 * extent.blocks, extent, settings
+    )
+
+
 def _coded(
-    encoding: Huffman | Rans, coded: float, time: float, extra: float, extent: Extent, settings: Settings
+    encoding: Huffman | Rans | Tunstall,
+    coded: float,
+    time: float,
+    extra: float,
+    extent: Extent,
+    settings: Settings,
 ) -> Choice:
     """`coded` bits and `time` ns a word, `extra` bytes beside the codes; several tables cost more of each."""
     if encoding.tables > 1:

@@ -18,17 +18,20 @@ class Profile(StrEnum):
 class Settings:
     """What a profile means to the search.
 
-    `toll` is what a nanosecond of decoding a word costs, in bits of that word; `symbol_bits` the
-    widest field that is coded, `tables` the most that a literal has.
+    `toll` is what a nanosecond of decoding a word costs, in bits of that word; `tables` the most that
+    a literal has. More than FEW_TABLES have to save the share `many_tables` of a tensor: a reader
+    holds 16 KiB for each.
     """
 
     toll: float
-    symbol_bits: int
     tables: int
+    many_tables: float
 
+
+FEW_TABLES = 4
 
 SETTINGS = {
-    Profile.FAST: Settings(toll=1.0, symbol_bits=8, tables=4),
-    Profile.BALANCED: Settings(toll=0.03, symbol_bits=8, tables=8),
-    Profile.DENSE: Settings(toll=0.0, symbol_bits=10, tables=16),
+    Profile.FAST: Settings(toll=2.0, tables=4, many_tables=0.0),
+    Profile.BALANCED: Settings(toll=0.05, tables=8, many_tables=0.0007),
+    Profile.DENSE: Settings(toll=0.0, tables=16, many_tables=0.0),
 }

@@ -53,7 +53,7 @@ def settle(sample: Sample, choice: Choice, settings: Settings, everywhere: bool)
             parts.append((field, better(plain, _trial(sample, field, extent, settings))))
         else:
             parts.append((field, _plain(sample, field, extent, settings)))
-    best = merged(parts)
+    best = merged(parts, extent, settings)
     if everywhere:
         best = better(best, _trial(sample, Field(0, sample.bits), extent, settings))
     return best
@@ -63,7 +63,7 @@ def _plain(sample: Sample, field: Field, extent: Extent, settings: Settings) -> 
     """The field's completion without zstd."""
     if not field.mask & sample.varying:
         return _literal.constant((int(sample.words[0]) & field.mask) >> field.low)
-    if field.width <= settings.symbol_bits:
+    if field.width <= _literal.SYMBOL_BITS:
         return _literal.complete(count(sample.words, field.low, field.width), field.width, extent, settings)
     return _literal.raw(field.width, extent)
 

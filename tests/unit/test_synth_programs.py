@@ -120,6 +120,23 @@ def test_bytes_of_records_are_taken_as_wider_words() -> None:
     assert restored(plan, records.tobytes()) == records.tobytes()
 
 
+def test_fast_takes_codewords_of_fixed_length_in_one_pass() -> None:
+    data = bf16(gaussian(200_000)).tobytes()
+    plan = planned(data, "BF16", (500, 400), Profile.FAST)
+    assert "8: Lit tunstall" in to_text(plan.node)
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) < 0.69 * len(data)
+
+
+@pytest.mark.parametrize("top", [0, 1, 2, 3])
+def test_what_is_joined_in_one_pass_has_a_symbol_of_8_bits_below_a_quiet_top(top: int) -> None:
+    symbols = RNG(0).choice(256, 40, replace=False)[RNG(2).binomial(39, 0.5, 100_000)]
+    words = (symbols << 8 - top | RNG(1).integers(0, 1 << 8 - top, 100_000)).astype("<u2")
+    text = to_text(planned(words.tobytes(), "U16", (100_000,)).node)
+    assert text.startswith(f"Merge({top}: Const 0, 8: Lit huffman" if top else "Merge(8: Lit huffman")
+    assert text.endswith(f"{8 - top}: Lit raw)")
+
+
 @pytest.mark.parametrize("rows", [192, 1_536, 5_003])
 def test_records_longer_than_a_word_are_stored_by_column(rows: int) -> None:
     records = RNG(0).binomial(255, 0.5, (rows, 18, 20)).astype(np.uint8)
