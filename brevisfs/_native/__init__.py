@@ -66,8 +66,7 @@ class UnknownCode(ProgramRefused):
 
 
 class BlockDamaged(NativeError):
-    """A block does not decode, or decodes to bytes that do not have its checksum. The message says why, `block`
-    which one."""
+    """A block does not decode, or not to bytes with its checksum: the message says why, `block` which."""
 
     exit_code = ExitCode.DAMAGED
 

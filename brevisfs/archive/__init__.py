@@ -12,6 +12,7 @@ from brevisfs.archive._errors import (
     UnsupportedArchive,
 )
 from brevisfs.archive._layout import Kind, Section
+from brevisfs.archive._pieces import decoded
 from brevisfs.archive._reader import Reader, is_archive, original_length
 from brevisfs.archive._verify import VerifyReport, verify
 from brevisfs.archive._writer import Writer
@@ -28,6 +29,7 @@ __all__ = [
     "UnsupportedArchive",
     "VerifyReport",
     "Writer",
+    "decoded",
     "is_archive",
     "original_length",
     "verify",

@@ -5,12 +5,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from brevisfs import _native
 from brevisfs.archive import _layout
 from brevisfs.archive._errors import ArchiveError, DamagedArchive, Mismatch, UnsupportedArchive
 from brevisfs.archive._layout import Section
+from brevisfs.archive._pieces import Buffers, in_order, pieces
 from brevisfs.archive._reader import Bytes, Reader
 
 _PIECE = 4 << 20
@@ -36,8 +35,8 @@ class VerifyReport:
         return not self.faults
 
 
-def verify(fd: int, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Decode everything and compare every checksum, length and the SHA-256.
+def verify(fd: int, progress: Callable[[int, int], None] | None = None, threads: int = 1) -> VerifyReport:
+    """Decode everything, by `threads` threads, and compare every checksum, length and the SHA-256.
 
     `progress` is called with the bytes of the original checked so far, and all of them. Raises what
     opening a Reader raises; faults after that are reported, not raised. OSError passes through.
@@ -45,15 +44,19 @@ def verify(fd: int, progress: Callable[[int, int], None] | None = None) -> Verif
     reader = Reader(fd)
     faults: list[ArchiveError] = []
     original, archive = hashlib.sha256(), _ArchiveSum(fd)
-    for section in reader.sections:
-        # Right behind the decoder, while the bytes are still in the page cache.
-        archive.advance(section.record)
-        faults += _length_faults(fd, reader, section)
-        for end, part, found in _decoded(reader, section):
-            original.update(part.data)
-            faults += found
-            if progress:
-                progress(end, reader.size)
+    sections = iter(reader.sections)
+    ahead = next(sections, None)
+    for begin, part, found in _decoded(reader, threads):
+        end = begin + len(part)
+        original.update(part.data)
+        faults += (fault for fault in found if str(fault) not in {str(each) for each in faults[-1:]})
+        while ahead is not None and ahead.offset < end:
+            # Right behind the decoder, while the bytes are still in the page cache.
+            archive.advance(ahead.record)
+            faults += _length_faults(fd, reader, ahead)
+            ahead = next(sections, None)
+        if progress:
+            progress(end, reader.size)
     archive_check = archive.advance(reader.stored - _layout.TAIL_SIZE)
     if not faults and original.digest() != reader.sha256:
         faults.append(Mismatch("the decoded bytes are not the original's: their SHA-256 differs"))
@@ -87,18 +90,16 @@ class _ArchiveSum:
         return self._hash.value
 
 
-def _decoded(reader: Reader, section: Section) -> Iterator[tuple[int, Bytes, list[ArchiveError]]]:
-    """The section in pieces of whole blocks: where each ends, its bytes, the faults met in it."""
-    step = max(1, _PIECE // section.block_size) * section.block_size
-    out = np.empty(min(step, section.size), np.uint8)
-    begin = section.offset
-    while begin < section.end:
-        end = min(section.end, begin + step)
-        found = list(_faults(reader, begin, end, out))
-        # Past the whole section if that is what was lost.
-        after = max([end, *(fault.end for fault in found)])
-        yield after, out[: end - begin], found
-        begin = after
+def _decoded(reader: Reader, threads: int) -> Iterator[tuple[int, Bytes, list[ArchiveError]]]:
+    """The original in pieces: where each begins, its bytes, the faults met in it."""
+    buffers = Buffers(threads)
+
+    def work(slot: int, piece: tuple[int, int]) -> tuple[int, Bytes, list[ArchiveError]]:
+        begin, end = piece
+        out = buffers.get(slot, end - begin)
+        return begin, out, list(_faults(reader, begin, end, out))
+
+    return in_order(work, pieces(reader), threads)
 
 
 def _faults(reader: Reader, begin: int, end: int, out: Bytes) -> Iterator[ArchiveError]:
@@ -109,7 +110,8 @@ def _faults(reader: Reader, begin: int, end: int, out: Bytes) -> Iterator[Archiv
         except (DamagedArchive, UnsupportedArchive) as error:
             if error.section is None:
                 raise
-            yield from _faults(reader, begin, error.begin, out)
+            if error.begin > begin:
+                yield from _faults(reader, begin, error.begin, out)
             yield error
             begin = error.end
 

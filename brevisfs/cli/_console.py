@@ -1,6 +1,7 @@
 """What commands say: lines on stdout, complaints on stderr, a progress bar where a person watches."""
 
 import errno
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")  # of 2^10 each
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done so far and the bytes in all."""
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def say(line: str = "") -> None:

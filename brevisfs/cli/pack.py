@@ -9,13 +9,11 @@ from pathlib import Path
 import click
 
 from brevisfs import archive, safetensors, synth
-from brevisfs.cli._console import Progress, percent, progress, say, size
+from brevisfs.cli._console import Progress, cores, percent, progress, say, size
 from brevisfs.cli._files import SUFFIX, Batch, Item, find, opened, output_path
 from brevisfs.cli._mounts import refuse_mount
 from brevisfs.cli._output import OutputExists, copy_metadata, new_file
 from brevisfs.errors import BrevisError, ExitCode
-
-_CHUNK = 8 << 20
 
 
 class AlreadyPacked(BrevisError):
@@ -56,7 +54,7 @@ def command(
 
     In a folder, files that are not safetensors are skipped, and so are archives that are up to date.
     """
-    threads = jobs or len(os.sched_getaffinity(0))
+    threads = jobs or cores()
     batch = Batch()
     packed: list[Packed] = []
     skipped: dict[str, int] = {}
@@ -91,7 +89,7 @@ def _pack(source: Path, target: Path, profile: synth.Profile, jobs: int, replace
             with progress(f"packing {source.name}") as bar:
                 report = synth.pack(source_fd, out_fd, profile=profile, jobs=jobs, progress=bar)
             with progress(f"checking {source.name}") as bar:
-                difference = _first_difference(source_fd, out_fd, bar)
+                difference = _first_difference(source_fd, out_fd, jobs, bar)
             _judge(difference, before, os.fstat(source_fd))
             copy_metadata(source_fd, out_fd)
     seconds = round(time.monotonic() - started, 3)
@@ -104,16 +102,14 @@ def _check_source(fd: int) -> None:
     safetensors.parse(os.fstat(fd).st_size, lambda offset, length: os.pread(fd, length, offset))
 
 
-def _first_difference(source_fd: int, archive_fd: int, bar: Progress | None) -> int | None:
-    """Decodes the whole archive; the offset of the first chunk that is not the source's, None if all are."""
+def _first_difference(source_fd: int, archive_fd: int, jobs: int, bar: Progress | None) -> int | None:
+    """Decodes the whole archive; the offset of the first piece that is not the source's, None if all are."""
     reader = archive.Reader(archive_fd)
-    for offset in range(0, reader.size, _CHUNK):
-        decoded = bytearray(min(_CHUNK, reader.size - offset))
-        reader.read_into(offset, decoded)
-        if decoded != os.pread(source_fd, len(decoded), offset):
+    for offset, data in archive.decoded(reader, jobs):
+        if data.tobytes() != os.pread(source_fd, len(data), offset):
             return offset
         if bar:
-            bar(offset + len(decoded), reader.size)
+            bar(offset + len(data), reader.size)
     return None if reader.size == os.fstat(source_fd).st_size else reader.size
 
 

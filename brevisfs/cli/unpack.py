@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 from brevisfs import archive
-from brevisfs.cli._console import Progress, progress, say, size
+from brevisfs.cli._console import Progress, cores, progress, say, size
 from brevisfs.cli._files import SUFFIX, Batch, Item, find, opened, output_path
 from brevisfs.cli._output import copy_metadata, new_file
 from brevisfs.errors import BrevisError, ExitCode
-
-_CHUNK = 8 << 20
 
 
 class NoName(BrevisError):
@@ -75,14 +75,11 @@ def _target(item: Item, output: str | None, alone: bool) -> Path:
 def _decode(reader: archive.Reader, out_fd: int, bar: Progress | None) -> tuple[int, str]:
     """Writes the original; its length and SHA-256. Raises Mismatch if that is not the recorded one."""
     digest = hashlib.sha256()
-    buffer = bytearray(_CHUNK)
-    for offset in range(0, reader.size, _CHUNK):
-        part = memoryview(buffer)[: min(_CHUNK, reader.size - offset)]
-        reader.read_into(offset, part)
-        digest.update(part)
-        _write(out_fd, part)
+    for offset, data in archive.decoded(reader, cores()):
+        digest.update(data.data)
+        _write(out_fd, data)
         if bar:
-            bar(offset + len(part), reader.size)
+            bar(offset + len(data), reader.size)
     if digest.digest() != reader.sha256:
         raise archive.Mismatch(
             "its content has another SHA-256 than the file it was made of; nothing was written"
@@ -90,6 +87,7 @@ def _decode(reader: archive.Reader, out_fd: int, bar: Progress | None) -> tuple[
     return reader.size, digest.hexdigest()
 
 
-def _write(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
+def _write(fd: int, data: npt.NDArray[np.uint8]) -> None:
+    done = 0
+    while done < len(data):
+        done += os.write(fd, data[done:].data)

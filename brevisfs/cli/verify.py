@@ -9,7 +9,7 @@ import click
 
 from brevisfs import archive
 from brevisfs.cli import _names
-from brevisfs.cli._console import complain, progress, say, size
+from brevisfs.cli._console import complain, cores, progress, say, size
 from brevisfs.cli._files import Batch, Item, find, opened
 
 _SHOWN = 20
@@ -28,7 +28,7 @@ def command(archives: tuple[Path, ...], as_json: bool) -> int:
             if item.in_folder and not archive.is_archive(fd):
                 return
             with progress(item.path.name) as bar:
-                report = archive.verify(fd, progress=bar)
+                report = archive.verify(fd, progress=bar, threads=cores())
             faults = [] if report.ok else _name_faults(archive.Reader(fd), report.faults)
         digest = report.sha256.hex()
         entry = {"archive": str(item.path), "original": report.original, "sha256": digest, "faults": faults}

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from brevisfs import _native, safetensors
 from brevisfs.archive import Writer
@@ -116,7 +120,7 @@ def pack(
 class _Encoded:
     """A block as it is stored; `nbytes` are those of the original."""
 
-    payload: bytearray
+    payload: bytes
     checksum: int
     nbytes: int
 
@@ -177,12 +181,24 @@ def _made(entry: tuple[Cut, Plan] | Future[_Encoded]) -> tuple[Cut, Plan] | _Enc
 
 
 def _encode_block(program: _native.Program, index: int, data: bytes) -> _Encoded:
-    out = bytearray(program.encode_bound())
+    bound = program.encode_bound()
+    if len(_room.out) < bound:
+        _room.out = np.empty(bound, np.uint8)
     try:
-        length = program.encode_block(index, data, out)
+        length = program.encode_block(index, data, _room.out)
     except _native.NotApplicable:
         raise SourceChanged(_WRITTEN) from None
-    return _Encoded(out[:length], _native.checksum(data), len(data))
+    return _Encoded(_room.out[:length].tobytes(), _native.checksum(data), len(data))
+
+
+class _Room(threading.local):
+    """A thread's room for a block before its length is known."""
+
+    def __init__(self) -> None:
+        self.out: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+
+
+_room = _Room()
 
 
 def _write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
