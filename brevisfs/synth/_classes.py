@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,18 @@ Rows = NDArray[np.float64]
 SHORTEST, LONGEST = 256, 4096
 """Words a segment: shorter ones tell too little of their class, longer ones mix what differs."""
 
-LEARN_SEGMENTS = 1024
+LEARN_SEGMENTS = 768
 
 COARSE_BITS = 6
 """Leading bits of a word that tell its segment's class."""
 
 ROUNDS = 6
+FEW = 4
+"""Up to this many classes every number of them is ranked, above it the even ones."""
+
+PRODUCT = 1 << 17
+
+Kind = TypeVar("Kind", np.float64, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,45 +76,41 @@ def learn(
     segments = segments[:: -(-len(segments) // LEARN_SEGMENTS)]
     rows = _rows(segments, bits)
     classes = _k_means(rows, min(2 * most, len(rows)))
+    hists = _grouped(segments, classes, bits, int(classes.max()) + 1)
     least, best = np.inf, classes
-    for hists, became in _merged(_grouped(segments, classes, bits, int(classes.max()) + 1)):
-        if len(hists) <= most:
-            reached = rank(hists)
+    for became in _mergings(_members(classes, rows)):
+        size = int(became.max()) + 1
+        if size <= most and (size <= FEW or size % 2 == 0):
+            reached = rank(_members(became, hists))
             if reached < least:
                 least, best = reached, became[classes]
-    return least, _lengths_of(best, rows) if best.any() else None
+    return least, _code_lengths(_members(best, rows)) if best.any() else None
 
 
-def _merged(hists: Histogram) -> Iterator[tuple[Histogram, NDArray[np.intp]]]:
-    """The histograms of fewer and fewer classes, and which of them each of the first became part of."""
-    became = np.arange(len(hists))
-    while True:
-        yield hists, became
-        if len(hists) == 1:
-            return
-        if len(hists) == len(became):
-            apart = np.array([_apart(hists, i) for i in range(len(hists))])
-        kept, gone = sorted(divmod(int(np.argmin(apart)), len(hists)))
+def _mergings(members: Rows) -> Iterator[NDArray[np.intp]]:
+    """Which of fewer and fewer classes each one becomes part of: the two most alike are one next."""
+    became = np.arange(len(members))
+    alone = _information(members)
+    apart = np.array([_information(members + member) for member in members]) - alone - alone[:, None]
+    np.fill_diagonal(apart, np.inf)
+    yield became
+    for _ in range(len(members) - 1):
+        kept, gone = sorted(divmod(int(np.argmin(apart)), len(members)))
         became = np.where(became == gone, kept, became)
-        became -= became > gone
-        hists = np.delete(hists, gone, axis=0) + (np.arange(len(hists) - 1) == kept)[:, None] * hists[gone]
-        apart = np.delete(np.delete(apart, gone, axis=0), gone, axis=1)
-        apart[kept] = apart[:, kept] = _apart(hists, kept)
+        apart[gone] = apart[:, gone] = np.inf
+        members[kept] += members[gone]
+        alone[kept] = _information(members[kept])
+        more = _information(members + members[kept]) - alone - alone[kept]
+        others = np.isfinite(apart[kept])
+        apart[kept, others] = apart[others, kept] = more[others]
+        yield np.unique(became, return_inverse=True)[1].reshape(-1)
 
 
-def _apart(hists: Histogram, one: int) -> NDArray[np.float64]:
-    """Bits more that the words of a class take together with those of each other one."""
-    more = _information(hists + hists[one]) - _information(hists) - _information(hists[one : one + 1])
-    more[one] = np.inf
-    return more
-
-
-def _information(hists: Histogram) -> NDArray[np.float64]:
-    """Bits of the words of each histogram, in whole numbers."""
-    counts = hists.astype(np.float64)
-    totals = counts.sum(axis=1)
-    terms = (counts * np.log2(np.maximum(counts, 1.0))).sum(axis=1)
-    bits: NDArray[np.float64] = np.rint(totals * np.log2(np.maximum(totals, 1.0)) - terms)
+def _information(hists: Rows) -> Rows:
+    """Bits of the words of each histogram, the last axis, in whole numbers."""
+    totals = hists.sum(axis=-1)
+    terms = (hists * np.log2(np.maximum(hists, 1.0))).sum(axis=-1)
+    bits: Rows = np.rint(totals * np.log2(np.maximum(totals, 1.0)) - terms)
     return bits
 
 
@@ -163,14 +166,18 @@ def _code_lengths(hists: Rows) -> Rows:
 
 
 def _nearest(rows: Rows, lengths: Rows) -> NDArray[np.intp]:
-    nearest: NDArray[np.intp] = np.argmin(rows @ lengths.T, axis=1)
-    return nearest
+    # In parts so small that no numerical library wakes threads for them: that takes a hundred times longer.
+    step = max(1, PRODUCT // lengths.size)
+    parts = [rows[at : at + step] @ lengths.T for at in range(0, len(rows), step)]
+    return np.concatenate([np.argmin(part, axis=1) for part in parts])
 
 
-def _lengths_of(classes: NDArray[np.intp], rows: Rows) -> Rows:
-    """Code lengths that suit the rows of each class."""
-    member = (classes == np.arange(int(classes.max()) + 1)[:, None]).astype(np.float64)
-    return _code_lengths(member @ rows)
+def _members(classes: NDArray[np.intp], rows: NDArray[Kind]) -> NDArray[Kind]:
+    """The sum of the rows of each class; no class is empty."""
+    order = np.argsort(classes, kind="stable")
+    starts = np.searchsorted(classes[order], np.arange(int(classes.max()) + 1))
+    sums: NDArray[Kind] = np.add.reduceat(rows[order], starts, axis=0)
+    return sums
 
 
 def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
@@ -180,6 +187,6 @@ def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
     classes = np.empty(len(rows), np.intp)
     classes[np.argsort(common, kind="stable")] = np.arange(len(rows)) * size // len(rows)
     for _ in range(ROUNDS):
-        classes = _nearest(rows, _lengths_of(classes, rows))
+        classes = _nearest(rows, _code_lengths(_members(classes, rows)))
         classes = np.unique(classes, return_inverse=True)[1].reshape(-1)
     return classes

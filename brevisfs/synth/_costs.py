@@ -40,15 +40,14 @@ def huffman_bits(hist: Histogram, max_length: int) -> float:
 
 def _absent_runs(hist: Histogram) -> NDArray[np.int64]:
     """Lengths of the runs of symbols that never occur."""
-    absent = np.concatenate(([0], (hist == 0).astype(np.int8), [0]))
-    edges = np.flatnonzero(np.diff(absent))
-    return edges[1::2] - edges[0::2]
+    gaps = np.diff(np.flatnonzero(hist), prepend=-1, append=len(hist)) - 1
+    return gaps[gaps > 0]
 
 
 def huffman_table_bytes(hist: Histogram) -> int:
     """Size of the table as stored: a nibble a symbol, a nibble and groups of 3 bits a run of absent ones."""
     runs = _absent_runs(hist)
-    groups = sum(max(1, -(-int(run - 1).bit_length() // 3)) for run in runs)
+    groups = len(runs) + sum(int(np.count_nonzero(runs > 8**more)) for more in range(1, 6))
     return (int(np.count_nonzero(hist)) + len(runs) + groups + 1) // 2
 
 
@@ -69,7 +68,8 @@ def rans_table_bytes(hist: Histogram, prob_bits: int) -> int:
     """Size of the table as stored: a varint a symbol, two a run of absent ones."""
     counts = hist[hist > 0].astype(np.float64)
     wide = int(np.count_nonzero(counts / counts.sum() * (1 << prob_bits) >= 128)) if len(counts) else 0
-    return len(counts) + wide + sum(1 + varint_bytes(int(run) - 1) for run in _absent_runs(hist))
+    runs = _absent_runs(hist)
+    return len(counts) + wide + 2 * len(runs) + int(np.count_nonzero(runs > 128))
 
 
 def tunstall_bits(hist: Histogram, codeword_bits: int) -> float:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brevisfs.dsl import Const, Lit, Merge, Node, Raw, Sparse, Zstd
 from brevisfs.synth import _literal, _times
@@ -35,12 +36,20 @@ ZSTD_BLOCK_BYTES = 24
 """What a zstd frame costs whatever it holds."""
 
 
+Ranks = NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """Bits `low` to `low + width` of each word, counted from the least significant."""
 
     low: int
     width: int
+
+    @property
+    def high(self) -> int:
+        """The bit above the field."""
+        return self.low + self.width
 
     @property
     def mask(self) -> int:
@@ -97,13 +106,13 @@ def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
     )
 
 
-def _shortest(bits: int, ranks: list[list[float]]) -> list[Field]:
+def _shortest(bits: int, ranks: Ranks) -> list[Field]:
     """The cut of a word with the lowest sum of ranks, the most significant field first."""
-    totals, lows = [0.0], [0]
+    totals, lows = np.zeros(bits + 1), [0]
     for high in range(1, bits + 1):
-        total, low = min((totals[low] + ranks[low][high - low], low) for low in range(high))
-        totals.append(total)
-        lows.append(low)
+        sums = totals[:high] + ranks[:high, high]
+        lows.append(int(np.argmin(sums)))
+        totals[high] = sums[lows[high]]
     path, high = [], bits
     while high:
         path.append(Field(lows[high], high - lows[high]))
@@ -136,7 +145,7 @@ def fields_of(node: Node, bits: int) -> Iterator[tuple[Field, Node]]:
 class _Prices:
     """What each field of a word costs: exactly for those in `choices`, at least for the others.
 
-    `ranks[low][width]` are the sizes with tolls that the path search adds up.
+    `ranks[low, high]` are the sizes with tolls that the path search adds up.
     """
 
     def __init__(self, sample: Sample, settings: Settings) -> None:
@@ -146,17 +155,17 @@ class _Prices:
         self._stillness = _stillness(sample)
         self._hists: dict[Field, Histogram] = {}
         self.choices: dict[Field, Choice] = {}
-        self.ranks = [[0.0] * (sample.bits - low + 1) for low in range(sample.bits)]
+        self.ranks: Ranks = np.full((sample.bits, sample.bits + 1), np.inf)
         for low in range(sample.bits):
-            for width in range(1, sample.bits - low + 1):
-                self.ranks[low][width] = self._toll + self._plain(Field(low, width)).rank
-        for field, hist in coded_fields(sample):
-            if not field.mask & sample.varying:
-                continue
-            bound = self._toll + _literal.least(hist, self._extent, settings)
-            if bound < self.ranks[field.low][field.width]:
-                self._hists[field] = hist
-                self.ranks[field.low][field.width] = bound
+            for high in range(low + 1, sample.bits + 1):
+                self.ranks[low, high] = self._toll + self._plain(Field(low, high - low)).rank
+        for low, hists in coded_fields(sample):
+            bounds = _literal.least(hists, self._extent, settings)
+            for width, hist, bound in zip(range(len(hists), 0, -1), hists, bounds, strict=True):
+                field = Field(low, width)
+                if field.mask & sample.varying and self._toll + bound < self.ranks[low, field.high]:
+                    self._hists[field] = hist
+                    self.ranks[low, field.high] = self._toll + bound
 
     def settle(self, field: Field) -> bool:
         """Prices a field; False if that changed its rank."""
@@ -167,9 +176,9 @@ class _Prices:
         if hist is not None:
             choice = better(choice, _literal.complete(hist, field.width, self._extent, self._settings))
         self.choices[field] = choice
-        bound, rank = self.ranks[field.low][field.width], self._toll + choice.rank
-        self.ranks[field.low][field.width] = rank
-        return bound == rank
+        bound, rank = self.ranks[field.low, field.high], self._toll + choice.rank
+        self.ranks[field.low, field.high] = rank
+        return bool(bound == rank)
 
     def merged(self, path: list[Field]) -> Choice:
         """The Merge of fields that are priced."""
@@ -178,7 +187,7 @@ class _Prices:
 
     def least(self, path: list[Field]) -> float:
         """A rank that no joined Merge of the fields goes below."""
-        return sum(self.ranks[field.low][field.width] - self._toll for field in path)
+        return float(sum(self.ranks[field.low, field.high] - self._toll for field in path))
 
     def _plain(self, field: Field) -> Choice:
         """Const, raw or zstd."""
@@ -207,8 +216,8 @@ def _stillness(sample: Sample) -> list[tuple[int, float]]:
     return list(zip(sets.tolist(), shares.tolist(), strict=True))
 
 
-def coded_fields(sample: Sample) -> Iterator[tuple[Field, Histogram]]:
-    """Each field narrow enough to be coded, with its histogram."""
+def coded_fields(sample: Sample) -> Iterator[tuple[int, list[Histogram]]]:
+    """For each lowest bit, the histograms of the fields narrow enough to be coded, the widest first."""
     # A window is counted once for several fields, which pays where words are many against its bins.
     step = WINDOW - SYMBOL_BITS if len(sample.words) > FEW_WORDS else 1
     window = min(SYMBOL_BITS + step, sample.bits)
@@ -219,9 +228,11 @@ def coded_fields(sample: Sample) -> Iterator[tuple[Field, Histogram]]:
             counted[base] = count(sample.words, base, window)
         width = min(SYMBOL_BITS, sample.bits - low)
         folded = counted[base].reshape(-1, 1 << (low - base)).sum(axis=1)
+        hists = []
         for narrower in range(width, 0, -1):
             folded = folded.reshape(-1, 1 << narrower).sum(axis=0)
-            yield Field(low, narrower), folded
+            hists.append(folded)
+        yield low, hists
 
 
 def count(words: Words, low: int, width: int) -> Histogram:

@@ -7,7 +7,9 @@ decoding pays under the profile. Holes whose words have no histogram are complet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -100,15 +102,28 @@ def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings)
     return Choice(Transpose(columns, choice.node), choice.size + NODE_BYTES, choice.toll + toll)
 
 
-def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
-    """A rank that no completion of the words counted goes below, unless raw or packed."""
-    total = int(hist.sum())
-    entropy = entropy_bits(hist) / total
+def least(hists: Sequence[Histogram], extent: Extent, settings: Settings) -> list[float]:
+    """For each histogram a rank that no completion of the words counted goes below, unless raw or packed."""
+    starts = np.cumsum([0, *(len(hist) for hist in hists[:-1])])
+    counts = np.concatenate(hists).astype(np.float64)
+    totals = np.add.reduceat(counts, starts)
+    terms = np.add.reduceat(counts * np.log2(np.maximum(counts, 1.0)), starts)
+    usual = np.maximum.reduceat(counts, starts) / totals
+    symbols = np.add.reduceat(counts > 0, starts, dtype=np.int64)
+    return [
+        _least(entropy, share, count, extent, settings)
+        for entropy, share, count in zip(
+            (np.log2(totals) - terms / totals).tolist(), usual.tolist(), symbols.tolist(), strict=True
+        )
+    ]
+
+
+def _least(entropy: float, usual: float, symbols: int, extent: Extent, settings: Settings) -> float:
+    """As `least`, for words of so many bits and symbols, of which `usual` is the share of the commonest."""
     coded = entropy + settings.toll * min(_lookup_ns(entropy), _times.RANS)
-    listed = entropy + settings.toll * _sparse_ns(1 - int(hist.max()) / total)
-    table = 4 * np.count_nonzero(hist)
-    floor = min(extent.count * coded + table, extent.count * listed) / 8
-    return NODE_BYTES + min(floor, _tunstall_floor(hist, extent, settings))
+    listed = entropy + settings.toll * _sparse_ns(1 - usual)
+    floor = min(extent.count * coded + 4 * symbols, extent.count * listed) / 8
+    return NODE_BYTES + min(floor, _tunstall_floor(entropy, extent, settings))
 
 
 def _lookup_ns(entropy: float) -> float:
@@ -116,9 +131,11 @@ def _lookup_ns(entropy: float) -> float:
     return _times.LOOKUP * min(1.0, max(0.2, (entropy + 1) / 11))
 
 
-def _tunstall_floor(hist: Histogram, extent: Extent, settings: Settings) -> float:
+def _tunstall_floor(entropy: float, extent: Extent, settings: Settings) -> float:
     """A rank that Tunstall codewords do not go below."""
-    bits = max(TUNSTALL_LOSS * entropy_bits(hist) / int(hist.sum()), TUNSTALL_BITS / TUNSTALL_WORDS)
+    if extent.count < STREAMED_WORDS:
+        return inf
+    bits = max(TUNSTALL_LOSS * entropy, TUNSTALL_BITS / TUNSTALL_WORDS)
     return extent.count / 8 * bits * (1 + settings.toll * _times.TUNSTALL / TUNSTALL_BITS)
 
 
@@ -137,17 +154,13 @@ def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> 
     if low == high:
         return constant(low)
     best = better(raw(bits, extent), pack(bits, low, high, extent))
-    scale = extent.count / int(hist.sum())
     best = better(best, sparse(hist, bits, extent, settings))
-    floor = entropy_bits(hist) * scale
-    if floor / 8 < best.rank:
+    entropy = entropy_bits(hist) / int(hist.sum())
+    if entropy * extent.count / 8 < best.rank:
         best = better(best, huffman(hist[None], bits, extent, settings))
-        best = better(best, rans(hist[None], bits, extent, settings))
-    if (
-        bits <= SYMBOL_BITS
-        and extent.count >= STREAMED_WORDS
-        and _tunstall_floor(hist, extent, settings) < best.rank
-    ):
+        if extent.count / 8 * (entropy + settings.toll * _times.RANS) < best.rank:
+            best = better(best, rans(hist[None], bits, extent, settings))
+    if bits <= SYMBOL_BITS and _tunstall_floor(entropy, extent, settings) < best.rank:
         best = better(best, tunstall(hist, extent, settings))
     return best
 

@@ -116,5 +116,5 @@ def test_least_is_below_every_completion() -> None:
                 _literal.rans(hist[None], bits, extent, settings),
                 _literal.tunstall(hist, extent, settings),
             ]
-            least = _literal.least(hist, extent, settings)
+            least = _literal.least([hist], extent, settings)[0]
             assert all(least <= choice.rank + 1e-6 for choice in coded)
