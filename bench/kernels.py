@@ -41,7 +41,20 @@ from bench.coded import (
     room_for,
     run,
 )
-from bench.measure import Action, Bytes, Job, Pair, Spread, Times, by_turns, copy, per_round, spread
+from bench.measure import (
+    FEW_ROUNDS,
+    SLOW,
+    Action,
+    Bytes,
+    Job,
+    Pair,
+    Spread,
+    Times,
+    by_turns,
+    copy,
+    per_round,
+    spread,
+)
 from bench.report import SPREAD, Figure, Report, machine
 from bench.weights import Kinds, Tensor
 from brevisfs import _native, cli
@@ -82,7 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
         report.say(" · ".join(f"{name} {value}" for name, value in machine().items()))
         rounds = 2 if options.quick else max(1, options.rounds)
         report.say(
-            f"{rounds} rounds, all memory warm; ratios are memcpy's time / own, median (least..greatest)"
+            f"{rounds} rounds ({FEW_ROUNDS} of what takes over {SLOW} s), all memory warm; "
+            "ratios are memcpy's time / own, median (least..greatest)"
         )
         if options.quick:
             report.say("quick: so few bytes that only their exactness is worth a look, not the times")

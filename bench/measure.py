@@ -22,6 +22,10 @@ _libc.memcpy.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _libc.memcpy.restype = ctypes.c_void_p
 
 
+SLOW, FEW_ROUNDS = 0.4, 3
+"""Seconds of processor time beyond which a job gets so many rounds at most."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """The median of some figures, and the least and the greatest of them."""
@@ -65,20 +69,31 @@ class Times:
 
 
 def per_round(first: Sequence[float], second: Sequence[float]) -> Spread:
-    """first / second, round by round: medians of ratios, because a slow spell slows both of a round."""
-    return spread([a / b for a, b in zip(first, second, strict=True)])
+    """first / second, round by round: medians of ratios, because a slow spell slows both of a round.
+
+    Rounds that only one of the two has are left out.
+    """
+    return spread([a / b for a, b in zip(first, second, strict=False)])
 
 
 def by_turns(jobs: Mapping[str, Job], rounds: int, untimed: int = 1) -> dict[str, Times]:
-    """Runs all jobs one after the other, `untimed` times to warm up and then `rounds` times."""
+    """Runs all jobs one after the other, `untimed` times to warm up and then `rounds` times.
+
+    What was slow to warm up leaves out the rounds after the first few.
+    """
     times = {name: Times([], [], [], []) for name in jobs}
+    slow: set[str] = set()
     for number in range(-untimed, rounds):
         for name, job in jobs.items():
+            if name in slow and number >= FEW_ROUNDS:
+                continue
             job.before()
             base, base_processor = seconds(job.base)
             job.before()
             own, own_processor = seconds(job.action)
             job.after()
+            if number < 0 and own_processor > SLOW:
+                slow.add(name)
             if number >= 0:
                 times[name].base.append(base)
                 times[name].own.append(own)

@@ -42,6 +42,16 @@ def test_jobs_take_turns_and_each_follows_its_base() -> None:
     assert {len(one.own) for one in times.values()} == {2}
 
 
+def test_slow_jobs_take_fewer_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([0.1, 9.0, 0.1, 0.2] + 3 * [0.1, 9.0, 0.1, 0.2] + 6 * [0.1, 0.2])
+    monkeypatch.setattr(measure, "seconds", lambda _: (next(taken),) * 2)
+    job = measure.Job(lambda: None, lambda: None)
+    times = measure.by_turns({"slow": job, "fast": job}, rounds=9)
+    assert times["slow"].own == [9.0] * measure.FEW_ROUNDS
+    assert times["fast"].own == [0.2] * 9
+    assert measure.per_round(times["slow"].own, times["fast"].own).median == pytest.approx(45)
+
+
 def test_runs_cover_every_byte_once(case: coded.Case) -> None:
     for parts in (1, 2):
         runs = [run for part in range(parts) for run in case.runs(part, parts)]
