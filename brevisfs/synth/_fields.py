@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ ZSTD_BLOCK_BYTES = 24
 
 
 Ranks = NDArray[np.float64]
+Sizes = TypeVar("Sizes", float, NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +154,17 @@ class _Prices:
         self._sample, self._settings = sample, settings
         self._extent = Extent(sample.count, sample.block)
         self._toll = settings.toll * sample.count * _times.FIELD / 8
-        self._stillness = _stillness(sample)
+        self._changing = _changing(sample)
         self._hists: dict[Field, Histogram] = {}
         self.choices: dict[Field, Choice] = {}
-        self.ranks: Ranks = np.full((sample.bits, sample.bits + 1), np.inf)
-        for low in range(sample.bits):
-            for high in range(low + 1, sample.bits + 1):
-                self.ranks[low, high] = self._toll + self._plain(Field(low, high - low)).rank
-        for low, hists in coded_fields(sample):
-            bounds = _literal.least(hists, self._extent, settings)
-            for width, hist, bound in zip(range(len(hists), 0, -1), hists, bounds, strict=True):
-                field = Field(low, width)
-                if field.mask & sample.varying and self._toll + bound < self.ranks[low, field.high]:
+        self.ranks = self._toll + self._plain_ranks()
+        coded = [(field, hist) for field, hist in coded_fields(sample) if field.mask & sample.varying]
+        if coded:
+            bounds = self._toll + _literal.least([hist for _, hist in coded], self._extent, settings)
+            for (field, hist), bound in zip(coded, bounds.tolist(), strict=True):
+                if bound < self.ranks[field.low, field.high]:
                     self._hists[field] = hist
-                    self.ranks[low, field.high] = self._toll + bound
+                    self.ranks[field.low, field.high] = bound
 
     def settle(self, field: Field) -> bool:
         """Prices a field; False if that changed its rank."""
@@ -189,35 +188,56 @@ class _Prices:
         """A rank that no joined Merge of the fields goes below."""
         return float(sum(self.ranks[field.low, field.high] - self._toll for field in path))
 
+    def _plain_ranks(self) -> Ranks:
+        """What `_plain` comes to for every field."""
+        low, high = np.ogrid[: self._sample.bits, : self._sample.bits + 1]
+        sizes = self._extent.count * np.maximum(high - low, 0) / 8
+        ranks: Ranks = NODE_BYTES + sizes
+        if len(self._changing):
+            ranks = np.minimum(ranks, self._runs_bytes(sizes, self._changing) + self._runs_toll(sizes))
+        ranks[_varies(np.array([self._sample.varying], np.uint64), self._sample.bits)[0] == 0] = NODE_BYTES
+        ranks[high <= low] = np.inf
+        return ranks
+
     def _plain(self, field: Field) -> Choice:
         """Const, raw or zstd."""
         if not field.mask & self._sample.varying:
             return _literal.constant((int(self._sample.words[0]) & field.mask) >> field.low)
         choice = _literal.raw(field.width, self._extent)
-        if self._stillness:
-            choice = better(choice, self._runs(field))
+        if len(self._changing):
+            size = self._extent.count * field.width / 8
+            changing = float(self._changing[field.low, field.high])
+            runs = Choice(Lit(Zstd()), self._runs_bytes(size, changing), self._runs_toll(size))
+            choice = better(choice, runs)
         return choice
 
-    def _runs(self, field: Field) -> Choice:
-        """zstd, for a field that does not change for whole chunks: those cost next to nothing."""
-        changing = sum(share for varying, share in self._stillness if varying & field.mask)
-        plain = self._extent.count * field.width / 8
-        still = plain * (1 - changing) / (4 * CHUNK)
-        size = NODE_BYTES + plain * changing + still + self._extent.blocks * ZSTD_BLOCK_BYTES
-        return Choice(Lit(Zstd()), size, self._settings.toll * plain * _times.ZSTD_BYTE / 8)
+    def _runs_bytes(self, size: Sizes, changing: Sizes) -> Sizes:
+        """zstd, for fields of `size` bytes that change in a part of the chunks: the others are cheap."""
+        still = size * (1 - changing) / (4 * CHUNK)
+        return NODE_BYTES + size * changing + still + self._extent.blocks * ZSTD_BLOCK_BYTES
+
+    def _runs_toll(self, size: Sizes) -> Sizes:
+        return size * (self._settings.toll * _times.ZSTD_BYTE / 8)
 
 
-def _stillness(sample: Sample) -> list[tuple[int, float]]:
-    """The sets of bits that vary in a chunk, and the share of chunks with each; [] if all vary alike."""
+def _changing(sample: Sample) -> Ranks:
+    """The share of chunks in which some bit from `low` to `high` varies; empty if all vary alike."""
     sets, counts = np.unique(sample.chunks, return_counts=True)
     if len(sets) < 2:
-        return []
-    shares = counts / len(sample.chunks)
-    return list(zip(sets.tolist(), shares.tolist(), strict=True))
+        return np.empty(0)
+    shares: Ranks = np.tensordot(counts / len(sample.chunks), _varies(sets, sample.bits), 1)
+    return shares
 
 
-def coded_fields(sample: Sample) -> Iterator[tuple[int, list[Histogram]]]:
-    """For each lowest bit, the histograms of the fields narrow enough to be coded, the widest first."""
+def _varies(sets: Words, bits: int) -> NDArray[np.float64]:
+    """By set, low and high: 1 if one of the bits from `low` to `high` is in the set, else 0."""
+    places = (sets.astype(np.uint64)[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
+    below = np.cumsum(np.pad(places.astype(np.int16), ((0, 0), (1, 0))), axis=1)
+    return (below[:, None, :] > below[:, :-1, None]).astype(np.float64)
+
+
+def coded_fields(sample: Sample) -> Iterator[tuple[Field, Histogram]]:
+    """Each field narrow enough to be coded, with its histogram."""
     # A window is counted once for several fields, which pays where words are many against its bins.
     step = WINDOW - SYMBOL_BITS if len(sample.words) > FEW_WORDS else 1
     window = min(SYMBOL_BITS + step, sample.bits)
@@ -228,11 +248,9 @@ def coded_fields(sample: Sample) -> Iterator[tuple[int, list[Histogram]]]:
             counted[base] = count(sample.words, base, window)
         width = min(SYMBOL_BITS, sample.bits - low)
         folded = counted[base].reshape(-1, 1 << (low - base)).sum(axis=1)
-        hists = []
         for narrower in range(width, 0, -1):
             folded = folded.reshape(-1, 1 << narrower).sum(axis=0)
-            hists.append(folded)
-        yield low, hists
+            yield Field(low, narrower), folded
 
 
 def count(words: Words, low: int, width: int) -> Histogram:

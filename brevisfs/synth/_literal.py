@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse, Transpose, Tunstall
 from brevisfs.synth import _times
@@ -32,6 +34,9 @@ from brevisfs.synth._profile import Settings
 NODE_BYTES = 6
 """What a node adds to a program, and what one more thing to decode must be worth in any profile."""
 
+CODED_BYTES = 3
+"""Parameters of a coded literal."""
+
 STREAMED_WORDS = 16384
 """Words a block from which five streams are worth their lengths."""
 
@@ -44,6 +49,11 @@ PROBABILITY_BITS = 12
 TUNSTALL_BITS = 12
 TUNSTALL_LOSS = 1.02
 """Tunstall codewords take this much more than the entropy, or more."""
+
+
+Measures = NDArray[np.float64]
+Measure = TypeVar("Measure", float, NDArray[np.float64])
+"""Of one histogram, or of each of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,44 +112,44 @@ def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings)
     return Choice(Transpose(columns, choice.node), choice.size + NODE_BYTES, choice.toll + toll)
 
 
-def least(hists: Sequence[Histogram], extent: Extent, settings: Settings) -> list[float]:
+def least(hists: Sequence[Histogram], extent: Extent, settings: Settings) -> Measures:
     """For each histogram a rank that no completion of the words counted goes below, unless raw or packed."""
-    starts = np.cumsum([0, *(len(hist) for hist in hists[:-1])])
+    symbols = np.array([len(hist) for hist in hists])
+    starts = np.cumsum(symbols) - symbols
     counts = np.concatenate(hists).astype(np.float64)
     totals = np.add.reduceat(counts, starts)
     terms = np.add.reduceat(counts * np.log2(np.maximum(counts, 1.0)), starts)
-    usual = np.maximum.reduceat(counts, starts) / totals
-    symbols = np.add.reduceat(counts > 0, starts, dtype=np.int64)
-    return [
-        _least(entropy, share, count, extent, settings)
-        for entropy, share, count in zip(
-            (np.log2(totals) - terms / totals).tolist(), usual.tolist(), symbols.tolist(), strict=True
-        )
-    ]
+    entropies = np.log2(totals) - terms / totals
+    present = counts > 0
+    follows = np.concatenate(([True], present[:-1]))
+    follows[starts] = True
+    # A nibble a symbol, and two a run of absent ones.
+    tables = np.add.reduceat(present + 2 * (follows & ~present), starts, dtype=np.int64) / 2
+    times = settings.toll * np.minimum(_lookup_ns(entropies), _times.RANS)
+    coded = extent.count * (entropies + times) / 8 + tables + CODED_BYTES
+    others = 1 - np.maximum.reduceat(counts, starts) / totals
+    listed = extent.count * (others * (1 + np.where(symbols > 2, np.log2(symbols) / 8, 0)))
+    listed += 2 * extent.blocks + settings.toll * extent.count * _sparse_ns(others) / 8
+    strings = _tunstall_floor(entropies, extent, settings)
+    floors: Measures = NODE_BYTES + np.minimum(np.minimum(coded, listed), strings)
+    return floors
 
 
-def _least(entropy: float, usual: float, symbols: int, extent: Extent, settings: Settings) -> float:
-    """As `least`, for words of so many bits and symbols, of which `usual` is the share of the commonest."""
-    coded = entropy + settings.toll * min(_lookup_ns(entropy), _times.RANS)
-    listed = entropy + settings.toll * _sparse_ns(1 - usual)
-    floor = min(extent.count * coded + 4 * symbols, extent.count * listed) / 8
-    return NODE_BYTES + min(floor, _tunstall_floor(entropy, extent, settings))
-
-
-def _lookup_ns(entropy: float) -> float:
+def _lookup_ns(entropy: Measure) -> Measure:
     """Time of a word in Huffman codes: a lookup yields up to five words of about `entropy` + 1 bits."""
-    return _times.LOOKUP * min(1.0, max(0.2, (entropy + 1) / 11))
+    time: Measure = _times.LOOKUP * np.minimum(1.0, np.maximum(0.2, (entropy + 1) / 11))
+    return time
 
 
-def _tunstall_floor(entropy: float, extent: Extent, settings: Settings) -> float:
+def _tunstall_floor(entropy: Measure, extent: Extent, settings: Settings) -> Measure:
     """A rank that Tunstall codewords do not go below."""
-    if extent.count < STREAMED_WORDS:
-        return inf
-    bits = max(TUNSTALL_LOSS * entropy, TUNSTALL_BITS / TUNSTALL_WORDS)
-    return extent.count / 8 * bits * (1 + settings.toll * _times.TUNSTALL / TUNSTALL_BITS)
+    bits = np.maximum(TUNSTALL_LOSS * entropy, TUNSTALL_BITS / TUNSTALL_WORDS)
+    each = extent.count / 8 if extent.count >= STREAMED_WORDS else inf
+    floor: Measure = each * bits * (1 + settings.toll * _times.TUNSTALL / TUNSTALL_BITS)
+    return floor
 
 
-def _sparse_ns(share: float) -> float:
+def _sparse_ns(share: Measure) -> Measure:
     """Time of a word of which `share` are listed: most of it goes to finding their places."""
     return _times.SPARSE + _times.LISTED * share
 
@@ -216,5 +226,5 @@ def _coded(
     if encoding.tables > 1:
         coded += (encoding.tables - 1).bit_length() / encoding.segment
         time += _times.CLASSED + _times.TABLE * encoding.tables
-    size = NODE_BYTES + 3 + extra + extent.count * coded / 8
+    size = NODE_BYTES + CODED_BYTES + extra + extent.count * coded / 8
     return Choice(Lit(encoding), size, settings.toll * extent.count * time / 8)

@@ -45,6 +45,9 @@ Step = Function | ScanKind
 PROMISING = 0.97
 """A changed stream is looked at closely if its planes' entropy falls below this share."""
 
+FEW_WORDS = 4096
+"""Streams shorter than this are only looked at as they are and in their simplest change."""
+
 SETTLED = 2
 """How many of the best cut streams have zstd tried on their fields."""
 
@@ -142,8 +145,12 @@ def _changed(sample: Sample, hint: Hint) -> Iterator[tuple[tuple[Step, ...], Sam
     yield base, _stepped(sample, base)
     glance = sample.head(GLANCE_RUNS, GLANCE_WORDS)
     limit = PROMISING * _plane_bits(glance)
-    for steps in _step_lists(glance):
-        if limit > 0 and _plane_bits(_stepped(glance, steps)) < limit:
+    if limit > 0:
+        simple = [(_plane_bits(_stepped(glance, steps)), steps) for steps in _step_lists(glance)]
+        simple = [entry for entry in simple if entry[0] < limit]
+        if sample.count < FEW_WORDS:
+            simple = sorted(simple, key=lambda entry: entry[0])[:1]
+        for _, steps in simple:
             yield steps, _stepped(sample, steps)
 
 
