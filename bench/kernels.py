@@ -86,6 +86,10 @@ class Bench:
         return self.planned[kind, profile]
 
 
+class PackFailed(Exception):
+    """The pack command did not succeed."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     limit = int((QUICK_MB if options.quick else options.limit) * 1e6)
@@ -105,8 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
             for part in PARTS:
                 if part in options.parts:
                     _PARTS[part](bench)
-    except WrongBytes as error:
-        print(f"bench: NOT EXACT: {error}", file=sys.stderr)
+    except (WrongBytes, PackFailed) as error:
+        print(f"bench: {error}", file=sys.stderr)
         return 1
     finally:
         report.end()
@@ -412,7 +416,7 @@ def _pack_jobs(
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = cli.run(arguments)
         if code:
-            raise WrongBytes(f"brevisfs pack ended with exit code {code}: {said.getvalue()}")
+            raise PackFailed(f"brevisfs pack ended with exit code {code}: {said.getvalue()}")
 
     jobs = {
         "pack": _on_one_core(Job(copy_one, partial(work, 1))),
