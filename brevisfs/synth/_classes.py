@@ -37,7 +37,7 @@ LEARN_SEGMENTS = 768
 COARSE_BITS = 6
 """Leading bits of a word that tell its segment's class."""
 
-ROUNDS = 6
+ROUNDS = 4
 FEW = 4
 """Up to this many classes every number of them is ranked, above it the even ones."""
 
@@ -103,7 +103,7 @@ def _mergings(members: Rows) -> Iterator[NDArray[np.intp]]:
         more = _information(members + members[kept]) - alone - alone[kept]
         others = np.isfinite(apart[kept])
         apart[kept, others] = apart[others, kept] = more[others]
-        yield np.unique(became, return_inverse=True)[1].reshape(-1)
+        yield _numbered(became)
 
 
 def _information(hists: Rows) -> Rows:
@@ -180,6 +180,11 @@ def _members(classes: NDArray[np.intp], rows: NDArray[Kind]) -> NDArray[Kind]:
     return sums
 
 
+def _numbered(classes: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The classes in the same order without numbers that none has."""
+    return (np.cumsum(np.bincount(classes) > 0) - 1)[classes]
+
+
 def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
     """Up to `size` classes that suit the rows, none empty."""
     # Rows that a common table codes equally well are alike enough to begin with.
@@ -187,6 +192,5 @@ def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
     classes = np.empty(len(rows), np.intp)
     classes[np.argsort(common, kind="stable")] = np.arange(len(rows)) * size // len(rows)
     for _ in range(ROUNDS):
-        classes = _nearest(rows, _code_lengths(_members(classes, rows)))
-        classes = np.unique(classes, return_inverse=True)[1].reshape(-1)
+        classes = _numbered(_nearest(rows, _code_lengths(_members(classes, rows))))
     return classes

@@ -27,28 +27,30 @@ def entropy_bits(hist: Histogram) -> float:
     return float(total * np.log2(total) - (counts * np.log2(counts)).sum()) if total else 0.0
 
 
-def huffman_bits(hist: Histogram, max_length: int) -> float:
-    """Bits of all the words counted under the best prefix code of `max_length` bits at most.
+def huffman_bits(hists: Histogram, max_length: int) -> float:
+    """Bits of all the words counted, each row under its best prefix code of `max_length` bits at most.
 
-    Infinite if there are more symbols than codes.
+    Infinite if a row has more symbols than there are codes.
     """
-    if np.count_nonzero(hist) > 1 << max_length:
+    if np.count_nonzero(hists, axis=-1).max() > 1 << max_length:
         return float("inf")
-    lengths = huffman_lengths(hist.astype(np.uint64), max_length)
-    return float((hist * lengths).sum())
+    lengths = huffman_lengths(hists.astype(np.uint64), max_length)
+    return float((hists * lengths).sum())
 
 
-def _absent_runs(hist: Histogram) -> NDArray[np.int64]:
-    """Lengths of the runs of symbols that never occur."""
-    gaps = np.diff(np.flatnonzero(hist), prepend=-1, append=len(hist)) - 1
+def _absent_runs(hists: Histogram) -> NDArray[np.int64]:
+    """Lengths of the runs of symbols that never occur in a row."""
+    ended = np.ones((hists.size // hists.shape[-1], hists.shape[-1] + 1), np.bool_)
+    ended[:, :-1] = hists > 0
+    gaps = np.diff(np.flatnonzero(ended), prepend=-1) - 1
     return gaps[gaps > 0]
 
 
-def huffman_table_bytes(hist: Histogram) -> int:
-    """Size of the table as stored: a nibble a symbol, a nibble and groups of 3 bits a run of absent ones."""
-    runs = _absent_runs(hist)
-    groups = len(runs) + sum(int(np.count_nonzero(runs > 8**more)) for more in range(1, 6))
-    return (int(np.count_nonzero(hist)) + len(runs) + groups + 1) // 2
+def huffman_table_bytes(hists: Histogram) -> int:
+    """Size of tables as stored: a nibble a symbol, a nibble and groups of 3 bits a run of absent ones."""
+    runs = _absent_runs(hists)
+    groups = np.maximum(1, -(-np.frexp(runs - 1)[1] // 3))
+    return (int(np.count_nonzero(hists)) + len(runs) + int(groups.sum()) + 1) // 2
 
 
 def rans_bits(hist: Histogram, prob_bits: int) -> float:

@@ -187,9 +187,9 @@ def sparse(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Ch
 def huffman(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
     """A table for each row of `hists`; with several, each segment of `segment` words has one of them."""
     streams = 5 if min(extent.count, extent.block) >= STREAMED_WORDS else 1
-    coded = sum(huffman_bits(hist, CODE_BITS) for hist in hists) / int(hists.sum())
+    coded = huffman_bits(hists, CODE_BITS) / int(hists.sum())
     per_block = 2 + (streams - 1) * varint_bytes(extent.block // 4) + streams * 0.6
-    tables = sum(huffman_table_bytes(hist) for hist in hists)
+    tables = huffman_table_bytes(hists)
     encoding = Huffman(streams, CODE_BITS, len(hists), segment)
     return _coded(encoding, coded, _lookup_ns(coded), tables + extent.blocks * per_block, extent, settings)
 

@@ -142,8 +142,8 @@ def period(part: Part, shape: tuple[int, ...]) -> int | None:
 def _recurrences(part: Part) -> set[int]:
     """Where the first words come again: the first few places."""
     words = part.words(0, min(part.count, MAX_PERIOD + PATTERN_WORDS))
-    places = np.arange(1, max(1, len(words) - PATTERN_WORDS + 1))
-    for ahead in range(min(PATTERN_WORDS, len(words))):
+    places = np.flatnonzero(words[1 : max(1, len(words) - PATTERN_WORDS + 1)] == words[0]) + 1
+    for ahead in range(1, min(PATTERN_WORDS, len(words))):
         places = places[words[places + ahead] == words[ahead]]
     return set(places[:PATTERN_WORDS].tolist())
 

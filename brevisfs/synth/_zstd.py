@@ -44,9 +44,12 @@ def settle(sample: Sample, choice: Choice, settings: Settings, everywhere: bool)
     Tried for the fields where the split put it and, if `everywhere`, for all the wider ones and for
     the stream uncut.
     """
+    fields = list(fields_of(choice.node, sample.bits))
+    if not everywhere and all(node != Lit(Zstd()) for _, node in fields):
+        return choice
     extent = Extent(sample.count, sample.block)
     parts = []
-    for field, node in fields_of(choice.node, sample.bits):
+    for field, node in fields:
         tried = node == Lit(Zstd())
         if isinstance(node, Lit) and (tried or (everywhere and field.width >= NARROWEST)):
             plain = _plain(sample, field, extent, settings)
