@@ -108,7 +108,7 @@ struct brv_scratch {
     uint8_t *base;
     size_t cap, used;
     void *dctx, *cctx; /* zstd contexts */
-    const uint8_t *ahead; /* the next block's payload, or some bytes that are there anyway */
+    uintptr_t ahead; /* the next block's payload, or some bytes that are there anyway; runs past them, so no pointer */
 };
 
 /* A cursor over untrusted bytes. */
@@ -227,7 +227,7 @@ typedef struct brv_kernels {
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
      * read. *ahead: what will be read next, to be prefetched on the way. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
-                 const uint8_t **ahead);
+                 uintptr_t *ahead);
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);

@@ -447,9 +447,9 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
 
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
 #define HUFF_ROUNDS(N, EACH)                                                                                     \
-    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, const uint8_t **next)  \
+    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, uintptr_t *next)  \
     {                                                                                                            \
-        const uint8_t *ahead = *next;                                                                                                            \
+        uintptr_t ahead = *next;                                                                                                            \
         const uint64_t *restrict tab = t->multi;                                                                 \
         const unsigned sh = 64 - t->bits, per = 55 / t->bits < 5 ? 55 / t->bits : 5;                             \
         EACH(HUFF_LOAD)                                                                                          \
@@ -489,7 +489,7 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
 /* A round takes some 35 bytes of a stream, and there may be others beside it. */
 #define PREFETCH(N)                   \
     for (unsigned p_ = 0; p_ < (N > 1 ? 2 : 1); p_++) { \
-        __builtin_prefetch(ahead);    \
+        __builtin_prefetch((const void *)ahead); \
         ahead += 64;                  \
     }
 #define EACH_1(F) F(0)
@@ -500,7 +500,7 @@ HUFF_ROUNDS(4, EACH_4)
 HUFF_ROUNDS(5, EACH_5)
 
 static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
-                   const uint8_t **ahead)
+                   uintptr_t *ahead)
 {
     huff_state st[MAX_STREAMS];
     const size_t q = (m + n - 1) / n;
