@@ -47,12 +47,14 @@ def original_length(fd: int) -> int:
     """
     head = os.pread(fd, _layout.HEAD_SIZE, 0)
     length = _layout.head_length(head)
-    if length is not None:
-        return length
-    tail = _last(fd, os.fstat(fd).st_size, _layout.TAIL_SIZE)
-    if not _marked(head, tail):
-        raise NotArchive("not a BrevisFS archive")
-    return _layout.unpack_tail(tail).length
+    if length is None:
+        tail = _last(fd, os.fstat(fd).st_size, _layout.TAIL_SIZE)
+        if not _marked(head, tail):
+            raise NotArchive("not a BrevisFS archive")
+        length = _layout.unpack_tail(tail).length
+    if length >= _layout.MAX_ORIGINAL:
+        raise DamagedArchive(f"no original can have {length} bytes, as the archive says")
+    return length
 
 
 class Reader:
@@ -203,7 +205,8 @@ class Reader:
             return _native.Program(wire, shared, section.bits, section.count, section.block)
         except _native.UnknownCode as error:
             raise UnsupportedArchive(str(error), section.index, section.offset, section.end) from None
-        except _native.ProgramRefused as error:
+        except (_native.ProgramRefused, _native.BlockDamaged) as error:
+            # The latter for what a Repeat repeats: it is a payload among the shared parts.
             raise _layout.lost_section(section, str(error)) from None
 
 

@@ -197,6 +197,15 @@ def test_heads_of_other_versions(at: int, why: str, kind: type[ArchiveError]) ->
             assert original_length(fd) == 402
 
 
+@pytest.mark.parametrize("version", [0, 7])
+@pytest.mark.parametrize("length", [2**60, 2**63, 2**64 - 1])
+def test_no_version_has_an_impossible_length(version: int, length: int) -> None:
+    head = struct.pack("<8sIIQQQ", b"\x89BRV\r\n\x1a\n", version, 0, 0, 0, length)
+    data = head + _native.checksum(head).to_bytes(8, "little") + assemble(sample())[48:]
+    with opened(data) as fd, pytest.raises(DamagedArchive, match=str(length)):
+        original_length(fd)
+
+
 def test_unknown_compatible_features_do_not_matter() -> None:
     whole = assemble(sample())
     head = flipped(whole[:40], 24)
@@ -379,6 +388,14 @@ def test_a_program_that_breaks_a_rule_costs_its_section_alone(changes: dict[str,
     faults = checked(data).faults
     assert [(type(fault), fault.begin, fault.end) for fault in faults] == [(DamagedArchive, 72, 272)]
     assert_rest_reads(data, original([sample()[0], part, sample()[3]]), [(72, 272)])
+
+
+def test_a_damaged_payload_to_repeat_costs_its_section_alone() -> None:
+    part = encoded("Repeat(4, Lit sparse(base=0))", 8, bytes([0, 0, 9, 0, 0]) * 4, 64)
+    data = with_prologue(part, shared=bytes([*part.shared[:-2], 5, part.shared[-1]]))
+    faults = checked(data).faults
+    assert [(type(fault), fault.begin, fault.end) for fault in faults] == [(DamagedArchive, 72, 92)]
+    assert_rest_reads(data, original([sample()[0], part, sample()[3]]), [(72, 92)])
 
 
 @pytest.mark.parametrize("at", [0, 4, 5, 6, 7, 8, 16, 24, 28, 32, 36])
