@@ -173,6 +173,40 @@ def test_pack_of_several_files_goes_on(brevisfs: Run, model: Path, tmp_path: Pat
     assert (tmp_path / "store/m.safetensors.brv").exists()
 
 
+def test_what_is_not_there_ends_nothing(brevisfs: Run, model: Path, tmp_path: Path) -> None:
+    code, out, err = brevisfs("pack", tmp_path / "none", model, "--json")
+    assert code == ExitCode.NOT_FOUND
+    assert one_line(err)
+    result = json.loads(out)
+    assert ([item["source"] for item in result["packed"]], result["failed"]) == ([str(model)], 1)
+
+
+@pytest.mark.parametrize("command", ["pack", "unpack", "verify", "info", "explain", "umount"])
+def test_an_empty_name_is_not_this_folder(brevisfs: Run, command: str) -> None:
+    code, _, err = brevisfs(command, "")
+    assert code == ExitCode.USAGE
+    assert one_line(err)
+
+
+def test_the_source_stays_whatever_the_output_is_called(brevisfs: Run, model: Path) -> None:
+    before = model.read_bytes()
+    code, _, err = brevisfs("pack", "--force", model, "-o", model)
+    assert code == ExitCode.USAGE
+    assert one_line(err)
+    assert model.read_bytes() == before
+
+
+def test_any_name_can_be_told(brevisfs: Run, model: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"\xff\n\x1b[31m")
+    model.rename(odd)
+    code, out, err = brevisfs("pack", odd)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{tmp_path}/\\udcff\\n\\x1b[31m.brv: ")
+    code, _, err = brevisfs("pack", odd)
+    assert code == ExitCode.EXISTS
+    assert one_line(err)
+
+
 def test_pack_never_lets_two_sources_share_an_archive(brevisfs: Run, tmp_path: Path) -> None:
     for seed, name in enumerate(("a/m", "b/m")):
         write_model(tmp_path / name, seed)
@@ -378,6 +412,9 @@ def test_a_bug_is_one_line_and_debug_shows_where(
     assert code == ExitCode.FAILED
     assert one_line(err)
     code, _, err = brevisfs("--debug", "pack", model)
+    assert "Traceback" in err
+    code, _, err = brevisfs("--debug", "info", model)
+    assert code == ExitCode.NOT_ARCHIVE
     assert "Traceback" in err
 
 

@@ -1,12 +1,23 @@
 """Which files a command line names, where outputs go, and which folders are mounts."""
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from brevisfs.cli._files import Batch, Item, NotFound, find, output_path
+from brevisfs.cli._files import (
+    Batch,
+    Item,
+    NotFound,
+    OutputIsInput,
+    find,
+    opened,
+    output_path,
+    refuse_itself,
+)
 from brevisfs.cli._mounts import InsideMount, refuse_mount
 from brevisfs.errors import ExitCode
 
@@ -17,7 +28,7 @@ def test_files_and_folders_in_order(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / "link").symlink_to("a")
     os.mkfifo(tmp_path / "pipe")
-    items = list(find([tmp_path / "b", tmp_path]))
+    items = list(find([tmp_path / "b", tmp_path], pytest.fail))
     assert [(item.below.as_posix(), item.in_folder) for item in items] == [
         ("b", False),
         ("a", True),
@@ -28,10 +39,51 @@ def test_files_and_folders_in_order(tmp_path: Path) -> None:
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotFound, match="no such file"):
-        list(find([tmp_path / "none"]))
-    with pytest.raises(NotFound, match="neither"):
-        list(find([tmp_path / "pipe"]))
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "there").touch()
+    lost: list[Exception] = []
+    named = [tmp_path / name for name in ("none", "pipe", "loop", "there")]
+    assert [item.path for item in find(named, lost.append)] == [tmp_path / "there"]
+    assert [type(error) for error in lost] == [NotFound, NotFound, OSError]
+    assert ["no such file" in str(lost[0]), "neither" in str(lost[1])] == [True, True]
+
+
+def test_a_folder_that_cannot_be_read_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("closed/x", "open/x"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if os.fspath(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    lost: list[Exception] = []
+    assert [item.below.as_posix() for item in find([tmp_path], lost.append)] == ["open/x"]
+    assert [type(error) for error in lost] == [PermissionError]
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(NotFound, match="not a file"), opened(path):
+            pytest.fail("opened")
+
+
+def test_no_output_in_the_place_of_its_input(tmp_path: Path) -> None:
+    source = tmp_path / "m"
+    source.touch()
+    (tmp_path / "folder").symlink_to(".")
+    (tmp_path / "link").symlink_to("m")
+    os.link(source, tmp_path / "hard")
+    for path, target in ((source, tmp_path / "folder/m"), (tmp_path / "link", source)):
+        with pytest.raises(OutputIsInput, match="name another output"):
+            refuse_itself(path, target)
+    # These names would lead elsewhere, and the source stays.
+    refuse_itself(source, tmp_path / "link")
+    refuse_itself(source, tmp_path / "hard")
 
 
 def test_where_outputs_go(tmp_path: Path) -> None:

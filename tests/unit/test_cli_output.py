@@ -65,6 +65,14 @@ def test_what_appears_meanwhile_stays(folder: Path) -> None:
     assert (folder / "out").read_bytes() == b"old"
 
 
+def test_an_error_names_the_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "n" * 256
+    with pytest.raises(OSError, match="too long") as caught, new_file(folder / name, replace=True) as fd:
+        os.write(fd, b"content")
+    assert caught.value.filename == str(folder / name)
+    assert names(folder) == []
+
+
 def test_replaces_when_told(folder: Path) -> None:
     (folder / "out").write_bytes(b"old")
     with new_file(folder / "out", replace=True) as fd:
