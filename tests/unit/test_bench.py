@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bench import coded, kernels, large, measure, report, weights
-from brevisfs.safetensors import parse
 from brevisfs.synth import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
