@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -30,12 +31,26 @@ def cores() -> int:
 
 def say(line: str = "") -> None:
     """One line of a command's result."""
-    click.echo(line)
+    click.echo(printable(line))
 
 
 def complain(line: str) -> None:
     """One line about what went wrong."""
-    click.echo(f"brevisfs: {line}", err=True)
+    click.echo(f"brevisfs: {printable(line)}", err=True)
+
+
+def printable(line: str) -> str:
+    """`line` with what would break it, steer a terminal or not encode, as names may, shown as an escape."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def trace(error: Exception) -> None:
+    """The traceback of an error that a command goes on after, if --debug asks for it."""
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().params.get("debug"):
+        traceback.print_exception(error)
 
 
 def describe(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """What the sections of an archive are called: the names stand in the header of the model it holds."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from brevisfs import archive, safetensors
@@ -20,8 +21,10 @@ def tensors(reader: archive.Reader) -> Sequence[safetensors.Tensor]:
 
 
 def within(named: Sequence[safetensors.Tensor], begin: int, end: int) -> list[safetensors.Tensor]:
-    """The tensors with bytes in `begin` to `end` of the original."""
-    return [tensor for tensor in named if tensor.begin < end and begin < tensor.end]
+    """The tensors with bytes in `begin` to `end` of the original, of all in file order."""
+    first = bisect_right(named, begin, key=lambda tensor: tensor.end)
+    stop = bisect_left(named, end, key=lambda tensor: tensor.begin)
+    return list(named[first:stop])
 
 
 def title(section: archive.Section, held: Sequence[safetensors.Tensor]) -> str:

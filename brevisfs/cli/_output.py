@@ -44,14 +44,26 @@ def new_file(target: Path, *, replace: bool) -> Iterator[int]:
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _remove_abandoned(folder)
-        output = _Unfinished(folder, target)
+        with _named_as(target):
+            output = _Unfinished(folder, target)
         try:
             yield output.fd
-            output.finish(replace)
+            with _named_as(target):
+                output.finish(replace)
         finally:
             output.close()
     finally:
         os.close(folder)
+
+
+@contextmanager
+def _named_as(target: Path) -> Iterator[None]:
+    """Errors name the output, and not what stands for it until it is finished."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(target), None
+        raise
 
 
 class _Unfinished:

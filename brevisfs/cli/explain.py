@@ -11,7 +11,7 @@ import click
 from brevisfs import archive, dsl, safetensors
 from brevisfs.cli import _names
 from brevisfs.cli._console import complain, percent, say, size
-from brevisfs.cli._files import Batch, Item, opened
+from brevisfs.cli._files import Batch, Item, as_path, opened
 from brevisfs.errors import BrevisError, ExitCode
 
 
@@ -43,7 +43,7 @@ class Explained:
 
 
 @click.command()
-@click.argument("path", metavar="ARCHIVE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="ARCHIVE", type=as_path)
 @click.argument("tensor", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(path: Path, tensor: str | None, as_json: bool) -> int:
@@ -129,7 +129,8 @@ def _print(path: Path, reader: archive.Reader, explained: list[Explained], whole
     if whole:
         saved = percent(reader.size - reader.stored, reader.size)
         say(f"{path}: {size(reader.size)} in {size(reader.stored)}, {saved} saved")
-        say(f"{len(reader.sections)} sections, {reader.blocks} blocks\n")
+        say(f"{len(reader.sections)} sections, {reader.blocks} blocks")
+        say()
     for one in explained:
         for line in _lines(one):
             say(line)

@@ -10,7 +10,7 @@ import click
 
 from brevisfs import archive
 from brevisfs.cli._console import columns, percent, say, size
-from brevisfs.cli._files import Batch, Item, find, opened
+from brevisfs.cli._files import Batch, Item, as_path, find, opened
 
 _KINDS = {
     archive.Kind.BYTES: "other bytes",
@@ -52,7 +52,7 @@ class Info:
 
 
 @click.command()
-@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(archives: tuple[Path, ...], as_json: bool) -> int:
     """Show sizes and saving of archives, by dtype. In a folder, other files are passed over."""
@@ -64,7 +64,7 @@ def command(archives: tuple[Path, ...], as_json: bool) -> int:
             if not item.in_folder or archive.is_archive(fd):
                 found.append(_info(item.path, archive.Reader(fd)))
 
-    for item in find(archives):
+    for item in find(archives, batch.lost):
         batch.step(item, work)
     if as_json:
         say(json.dumps({"archives": [asdict(info) for info in found], "failed": batch.failed}))
@@ -112,7 +112,8 @@ def _print(found: list[Info]) -> None:
     say()
     _table("by dtype", sorted((label, share.original, share.stored) for label, share in total.items()))
     if len(found) == 1:
-        say(f"\n{found[0].sections} sections, {found[0].blocks} blocks")
+        say()
+        say(f"{found[0].sections} sections, {found[0].blocks} blocks")
         say(f"SHA-256 of the original {found[0].sha256}")
 
 

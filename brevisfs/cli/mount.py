@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from brevisfs import fs
+from brevisfs.cli._files import as_path
 from brevisfs.errors import ExitCode
 
 _SIZE = re.compile(r"(\d+) ?([KMGT]?)(i?B)?", re.IGNORECASE)
@@ -22,14 +23,14 @@ def _bytes(context: click.Context, option: click.Parameter, value: str | None) -
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path))
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("store", type=as_path)
+@click.argument("mountpoint", type=as_path)
 @click.option("--foreground", is_flag=True, help="Serve in this process until it is unmounted or ended.")
 @click.option(
     "--cache-size", metavar="SIZE", callback=_bytes, help="Memory for decoded data  [default: 512M]"
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Threads that decode  [default: one a core]")
-@click.option("--log", type=click.Path(path_type=Path), help="File to log to  [default: syslog, or stderr]")
+@click.option("--log", type=as_path, help="File to log to  [default: syslog, or stderr]")
 def command(
     store: Path,
     mountpoint: Path,

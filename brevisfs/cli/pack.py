@@ -10,7 +10,7 @@ import click
 
 from brevisfs import archive, safetensors, synth
 from brevisfs.cli._console import Progress, cores, percent, progress, say, size
-from brevisfs.cli._files import SUFFIX, Batch, Item, find, opened, output_path
+from brevisfs.cli._files import SUFFIX, Batch, Item, as_path, find, opened, output_path, refuse_itself
 from brevisfs.cli._mounts import refuse_mount
 from brevisfs.cli._output import OutputExists, copy_metadata, new_file
 from brevisfs.errors import BrevisError, ExitCode
@@ -35,7 +35,7 @@ class Packed:
 
 
 @click.command()
-@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE…", nargs=-1, required=True, type=as_path)
 @click.option("-o", "--output", type=click.Path(), help="Archive, or folder for archives.")
 @click.option(
     "--profile",
@@ -72,7 +72,7 @@ def command(
         if not as_json:
             say(_line(result))
 
-    for item in find(files):
+    for item in find(files, batch.lost):
         batch.step(item, work)
     _summary(packed, skipped, batch.failed, as_json)
     return batch.code
@@ -82,6 +82,7 @@ def _pack(source: Path, target: Path, profile: synth.Profile, jobs: int, replace
     started = time.monotonic()
     with opened(source) as source_fd:
         _check_source(source_fd)
+        refuse_itself(source, target)
         refuse_mount(target.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         with new_file(target, replace=replace) as out_fd:

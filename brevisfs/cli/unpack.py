@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from brevisfs import archive
 from brevisfs.cli._console import Progress, cores, progress, say, size
-from brevisfs.cli._files import SUFFIX, Batch, Item, find, opened, output_path
+from brevisfs.cli._files import SUFFIX, Batch, Item, as_path, find, opened, output_path, refuse_itself
 from brevisfs.cli._output import copy_metadata, new_file
 from brevisfs.errors import BrevisError, ExitCode
 
@@ -34,7 +34,7 @@ class Unpacked:
 
 
 @click.command()
-@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=as_path)
 @click.option("-o", "--output", type=click.Path(), help="File, or folder for files.")
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -57,7 +57,7 @@ def command(archives: tuple[Path, ...], output: str | None, force: bool, as_json
         if not as_json:
             say(f"{result.file}: {size(result.size)}, SHA-256 {result.sha256}")
 
-    for item in find(archives):
+    for item in find(archives, batch.lost):
         batch.step(item, work)
     if as_json:
         say(json.dumps({"unpacked": [asdict(item) for item in unpacked], "failed": batch.failed}))
@@ -67,8 +67,9 @@ def command(archives: tuple[Path, ...], output: str | None, force: bool, as_json
 def _target(item: Item, output: str | None, alone: bool) -> Path:
     name = item.path.name.removesuffix(SUFFIX)
     target = output_path(item, output, alone, name)
-    if target.absolute() == item.path.absolute():
+    if target == item.path:
         raise NoName(f"its name does not end in {SUFFIX}; name the output with -o")
+    refuse_itself(item.path, target)
     return target
 
 

@@ -10,13 +10,13 @@ import click
 from brevisfs import archive
 from brevisfs.cli import _names
 from brevisfs.cli._console import complain, cores, progress, say, size
-from brevisfs.cli._files import Batch, Item, find, opened
+from brevisfs.cli._files import Batch, Item, as_path, find, opened
 
 _SHOWN = 20
 
 
 @click.command()
-@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("archives", metavar="ARCHIVE…", nargs=-1, required=True, type=as_path)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(archives: tuple[Path, ...], as_json: bool) -> int:
     """Decode archives whole and compare checksums and SHA-256. In a folder, other files are passed over."""
@@ -42,7 +42,7 @@ def command(archives: tuple[Path, ...], as_json: bool) -> int:
         if not report.ok:
             batch.fail(report.faults[0].exit_code)
 
-    for item in find(archives):
+    for item in find(archives, batch.lost):
         batch.step(item, work)
     if as_json:
         say(json.dumps({"archives": results, "failed": batch.failed}))
