@@ -94,10 +94,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     limit = int((QUICK_MB if options.quick else options.limit) * 1e6)
     report = Report()
+    kinds = _kinds(options, limit)
+    rounds = 2 if options.quick else max(1, options.rounds)
     try:
-        kinds = _kinds(options, limit)
         report.say(" · ".join(f"{name} {value}" for name, value in machine().items()))
-        rounds = 2 if options.quick else max(1, options.rounds)
         report.say(
             f"{rounds} rounds ({FEW_ROUNDS} of what takes over {SLOW} s), all memory warm; "
             "ratios are memcpy's time / own, median (least..greatest)"
@@ -114,9 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     finally:
         report.end()
-    if options.json:
-        settings: dict[str, Figure] = {"rounds": rounds, "limit": limit, "quick": options.quick}
-        report.write(options.json, settings)
+        if options.json:
+            report.write(options.json, {"rounds": rounds, "limit": limit, "quick": options.quick})
     report.say("\nall exact: everything decoded was equal to what was encoded, in every round")
     return 0
 
@@ -153,7 +152,15 @@ def _kinds(options: argparse.Namespace, limit: int) -> Kinds:
 
 def profiles(bench: Bench) -> None:
     """Each dtype under each profile, decoded and encoded."""
-    columns = {"dtype": 9, "MB": 5, "profile": 9, "direction": 9, "one core": SPREAD, "unchecked": SPREAD}
+    columns = {
+        "dtype": 9,
+        "MB": 5,
+        "profile": 9,
+        "direction": 9,
+        "GB/s": 6,
+        "one core": SPREAD,
+        "unchecked": SPREAD,
+    }
     columns |= {"two cores": SPREAD, "two/one": SPREAD, "bits": 7, "entropy": 7}
     bench.report.begin(
         "profiles",
@@ -177,7 +184,7 @@ def _profile_rows(bench: Bench, made: Case) -> Iterator[dict[str, Figure]]:
         yield {
             "MB": f"{made.nbytes / 1e6:.1f}",
             "direction": direction,
-            **_ratios(times, direction),
+            **_ratios(times, direction, made.nbytes),
             "unchecked": times[direction + " unchecked"].one_core(),
             "bits": made.bits,
             "entropy": made.entropy,
@@ -185,9 +192,14 @@ def _profile_rows(bench: Bench, made: Case) -> Iterator[dict[str, Figure]]:
         }
 
 
-def _ratios(times: dict[str, Times], direction: str) -> dict[str, Figure]:
+def _ratios(times: dict[str, Times], direction: str, nbytes: int) -> dict[str, Figure]:
     one, two = times[direction], times[direction + " two"]
-    return {"one core": one.one_core(), "two cores": two.two_cores(), "two/one": per_round(one.own, two.own)}
+    return {
+        "GB/s": nbytes / 1e9 / spread(one.own_processor).median,
+        "one core": one.one_core(),
+        "two cores": two.two_cores(),
+        "two/one": per_round(one.own, two.own),
+    }
 
 
 def _jobs(bench: Bench, made: Case) -> dict[str, Job]:
@@ -228,7 +240,7 @@ def _peer_rows(bench: Bench, tensors: list[Tensor]) -> Iterator[dict[str, Figure
                 "MB": f"{len(data) / 1e6:.1f}",
                 "profile": peer.name,
                 "direction": direction,
-                **_ratios(times, direction),
+                **_ratios(times, direction, len(data)),
                 "bits": stored / len(data) * bits,
             }
 
