@@ -188,7 +188,7 @@ def _numbered(classes: NDArray[np.intp]) -> NDArray[np.intp]:
 def _k_means(rows: Rows, size: int) -> NDArray[np.intp]:
     """Up to `size` classes that suit the rows, none empty."""
     # Rows that a common table codes equally well are alike enough to begin with.
-    common = rows @ _code_lengths(rows.sum(axis=0, keepdims=True))[0]
+    common = (rows * _code_lengths(rows.sum(axis=0, keepdims=True))).sum(axis=1)
     classes = np.empty(len(rows), np.intp)
     classes[np.argsort(common, kind="stable")] = np.arange(len(rows)) * size // len(rows)
     for _ in range(ROUNDS):

@@ -96,8 +96,8 @@ def tunstall_bits(hist: Histogram, codeword_bits: int) -> float:
     state = np.zeros(size)
     state[0] = 1.0
     for _ in range(SETTLING):
-        state = state @ steps
-    return float(codeword_bits * hist.sum() / (state @ words))
+        state = (state[:, None] * steps).sum(axis=0)
+    return float(codeword_bits * hist.sum() / (state * words).sum())
 
 
 def _dictionary(

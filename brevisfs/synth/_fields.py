@@ -33,6 +33,8 @@ JOINED_BITS = (16, 32)
 MOST_TOP = 3
 """Bits of the words that one pass decodes, and of what may stand above the 8-bit symbol there."""
 
+MOST_CHUNKS = 1 << 12
+
 ZSTD_BLOCK_BYTES = 24
 """What a zstd frame costs whatever it holds."""
 
@@ -195,7 +197,8 @@ class _Prices:
         ranks: Ranks = NODE_BYTES + sizes
         if len(self._changing):
             ranks = np.minimum(ranks, self._runs_bytes(sizes, self._changing) + self._runs_toll(sizes))
-        ranks[_varies(np.array([self._sample.varying], np.uint64), self._sample.bits)[0] == 0] = NODE_BYTES
+        varying = np.array([self._sample.varying], np.uint64)
+        ranks[_holding(varying, np.ones(1, np.intp), self._sample.bits) == 0] = NODE_BYTES
         ranks[high <= low] = np.inf
         return ranks
 
@@ -222,18 +225,17 @@ class _Prices:
 
 def _changing(sample: Sample) -> Ranks:
     """The share of chunks in which some bit from `low` to `high` varies; empty if all vary alike."""
-    sets, counts = np.unique(sample.chunks, return_counts=True)
-    if len(sets) < 2:
-        return np.empty(0)
-    shares: Ranks = np.tensordot(counts / len(sample.chunks), _varies(sets, sample.bits), 1)
-    return shares
+    chunks = sample.chunks[:: -(-len(sample.chunks) // MOST_CHUNKS) or 1]
+    sets, counts = np.unique(chunks, return_counts=True)
+    return _holding(sets, counts, sample.bits) / len(chunks) if len(sets) > 1 else np.empty(0)
 
 
-def _varies(sets: Words, bits: int) -> NDArray[np.float64]:
-    """By set, low and high: 1 if one of the bits from `low` to `high` is in the set, else 0."""
+def _holding(sets: Words, counts: NDArray[np.intp], bits: int) -> NDArray[np.intp]:
+    """By low and high, how many of the sets of bits, each counted, have one from `low` to `high`."""
     places = (sets.astype(np.uint64)[:, None] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
-    below = np.cumsum(np.pad(places.astype(np.int16), ((0, 0), (1, 0))), axis=1)
-    return (below[:, None, :] > below[:, :-1, None]).astype(np.float64)
+    below = np.zeros((len(sets), bits + 1), np.int8)
+    np.cumsum(places, axis=1, out=below[:, 1:])
+    return np.stack([counts @ (below > below[:, low : low + 1]) for low in range(bits)])
 
 
 def coded_fields(sample: Sample) -> Iterator[tuple[Field, Histogram]]:

@@ -45,7 +45,7 @@ Step = Function | ScanKind
 PROMISING = 0.97
 """A changed stream is looked at closely if its planes' entropy falls below this share."""
 
-FEW_WORDS = 4096
+SHORT_WORDS = 4096
 """Streams shorter than this are only looked at as they are and in their simplest change."""
 
 SETTLED = 2
@@ -148,7 +148,7 @@ def _changed(sample: Sample, hint: Hint) -> Iterator[tuple[tuple[Step, ...], Sam
     if limit > 0:
         simple = [(_plane_bits(_stepped(glance, steps)), steps) for steps in _step_lists(glance)]
         simple = [entry for entry in simple if entry[0] < limit]
-        if sample.count < FEW_WORDS:
+        if sample.count < SHORT_WORDS:
             simple = sorted(simple, key=lambda entry: entry[0])[:1]
         for _, steps in simple:
             yield steps, _stepped(sample, steps)
