@@ -22,7 +22,7 @@ from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
 from brevisfs.fs._tuning import tune
-from brevisfs.store import Store, take_lock
+from brevisfs.store import PRIVATE_FOLDER, Store, take_lock
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -43,7 +43,13 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         backing = held.enter_context(Store(store))
         check_fuse()
         real = check_mountpoint(mountpoint, backing.path)
-        lock = take_lock(backing.root, backing.path)
+        try:
+            lock = take_lock(backing.root, backing.path)
+        except OSError as error:
+            raise MountFailed(
+                f"{backing.path} cannot be mounted: its folder {os.fsdecode(PRIVATE_FOLDER)} cannot be used: "
+                f"{error.strerror}"
+            ) from None
         if lock is not None:
             held.callback(os.close, lock)
         _raise_descriptor_limit()

@@ -21,7 +21,7 @@ def umount(mountpoint: Path, lazy: bool = False) -> None:
     Raises MountpointUnusable if no mount of ours is there, MountBusy with the names of who uses it,
     MountFailed if the daemon does not end, NoFuse without fusermount3.
     """
-    real = Path(os.path.realpath(mountpoint))
+    real = _real(mountpoint)
     mounted = filesystem_at(real)
     if mounted != FILESYSTEM:
         what = "nothing is mounted there" if mounted is None else f"what is mounted there is {mounted}"
@@ -34,6 +34,16 @@ def umount(mountpoint: Path, lazy: bool = False) -> None:
     finally:
         if daemon is not None:
             os.close(daemon)
+
+
+def _real(mountpoint: Path) -> Path:
+    """The path under which the kernel has the mount. Does not ask the mount itself, which may be stuck."""
+    plain = mountpoint.absolute()
+    if plain.name != "..":
+        real = Path(os.path.realpath(plain.parent), plain.name)
+        if filesystem_at(real) == FILESYSTEM:
+            return real
+    return Path(os.path.realpath(plain))
 
 
 def _daemon(mountpoint: Path) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from brevisfs.store._errors import StoreBusy
 from brevisfs.store._names import PRIVATE_FOLDER
 
-_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_CANNOT_WRITE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
 def take_lock(root: int, path: Path) -> int | None:
@@ -28,9 +28,11 @@ def take_lock(root: int, path: Path) -> int | None:
     except BlockingIOError:
         holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
         os.close(lock)
-        raise StoreBusy(f"{path} is already mounted, by process {holder}; unmount it there first") from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+        by = f", by process {holder}" if holder else ""
+        raise StoreBusy(f"{path} is already mounted{by}; unmount it there first") from None
+    with suppress(OSError):  # a full disk has no room to say who has the lock
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return lock
 
 

@@ -102,7 +102,7 @@ def test_a_mountpoint_that_is_taken(mounted: Mount, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not has_fuse(), reason="needs /dev/fuse and fusermount3")
-def test_what_cannot_be_mounted(store: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_mounted(store: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StoreNotFound, match="no such store"):
         mount_background(tmp_path / "nowhere", tmp_path)
     with pytest.raises(MountpointUnusable, match="no such folder"):
@@ -111,8 +111,9 @@ def test_what_cannot_be_mounted(store: Path, tmp_path: Path) -> None:
         mount_background(store, tmp_path)
     (store / ".brevisfs").write_text("")
     (tmp_path / "mnt").mkdir()
-    with pytest.raises(MountFailed, match=str(store)):
+    with pytest.raises(MountFailed, match=f"{store} .* Not a directory"):
         mount_background(store, tmp_path / "mnt")
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_busy_mount_names_who_uses_it(mounted: Mount) -> None:
@@ -134,6 +135,21 @@ def test_lazy(mounted: Mount) -> None:
         assert os.listdir(mounted.path) == []
         assert file.read() == noise(3_000_000)
         os.kill(mounted.daemon, 0)
+    assert ended(mounted.daemon)
+
+
+def test_lazy_needs_no_answer_of_the_mount(mounted: Mount) -> None:
+    os.kill(mounted.daemon, signal.SIGSTOP)
+    try:
+        command = [sys.executable, "-m", "brevisfs", "umount", "--lazy", str(mounted.path)]
+        with subprocess.Popen(command) as call:
+            try:
+                assert call.wait(timeout=60) == 0
+            finally:
+                call.kill()
+    finally:
+        os.kill(mounted.daemon, signal.SIGCONT)
+    assert os.listdir(mounted.path) == []
     assert ended(mounted.daemon)
 
 

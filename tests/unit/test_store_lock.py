@@ -32,6 +32,22 @@ def test_a_store_that_cannot_be_written_has_no_lock(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Store(tmp_path) as store:
+        monkeypatch.setattr("brevisfs.store._lock.os.mkdir", full)
+        assert take_lock(store.root, store.path) is None
+        monkeypatch.undo()
+        monkeypatch.setattr("brevisfs.store._lock.os.pwrite", full)
+        lock = take_lock(store.root, store.path)
+        assert lock is not None
+        with pytest.raises(StoreBusy, match="already mounted; unmount"):
+            take_lock(store.root, store.path)
+        os.close(lock)
+
+
 def test_the_lock_is_not_taken_through_a_symlink(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
