@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from brevisfs import safetensors
 from brevisfs._native import join_shared
 from brevisfs.dsl import (
     Const,
+    Huffman,
     Lit,
     Node,
     ProgramError,
@@ -24,16 +26,19 @@ from brevisfs.dsl import (
     to_text,
     to_wire,
 )
-from brevisfs.synth._columns import Tile, tile, tiles_of
+from brevisfs.synth._columns import Tile, record, tile, tiles_of
 from brevisfs.synth._finish import Finished, finish
-from brevisfs.synth._literal import Choice, Extent, raw
+from brevisfs.synth._literal import CODE_BITS, Choice, Extent, raw
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
-from brevisfs.synth._search import Hint, expand_root, of_records
+from brevisfs.synth._search import Hint, expand, expand_root
 from brevisfs.synth._source import Part, Source
 
 BLOCK_BYTES = 1 << 17
 BLOCK_WORDS = 1 << 16
 """A block has this many words, or more if its words are so narrow that it would not have BLOCK_BYTES."""
+
+WIDEST_RECORD = 8
+"""Bytes up to which a record is a word."""
 
 CLOSE = 1.1
 """Choices within this factor of the best are fitted too before one is taken."""
@@ -99,7 +104,7 @@ def synthesize(
         (part, choice) for choice in expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
     ]
     if bits == 8 and not isinstance(choices[0][1].node, Const | Repeat):
-        choices += of_records(part, tuple(shape), settings)
+        choices += _of_records(part, tuple(shape), block, settings)
         choices.sort(key=lambda entry: entry[1].rank)
     part, fitted = _fitted(choices, tuple(shape), block is not None, settings)
     node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
@@ -110,12 +115,28 @@ def synthesize(
     return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
 
 
+def _of_records(
+    part: Part, shape: tuple[int, ...], block: int | None, settings: Settings
+) -> list[tuple[Part, Choice]]:
+    """Programs for bytes that are records of fields: as wider words if short, else by column."""
+    size, bits = record(part, shape)
+    if 1 < size <= WIDEST_RECORD:
+        wide = _part(part.source, size * part.bits, block)
+        return [(wide, choice) for choice in expand(wide, Hint(), settings)]
+    if size > WIDEST_RECORD and block is None:
+        # What it comes to is estimated; fitting finds the tables.
+        estimate = min(bits, part.bits) * part.count / 8
+        return [(part, Choice(Transpose(size, Lit(Huffman(1, CODE_BITS))), estimate))]
+    return []
+
+
 def _fitted(
     choices: list[tuple[Part, Choice]], shape: tuple[int, ...], fixed: bool, settings: Settings
 ) -> tuple[Part, Finished]:
     """The best choice that keeps the limits of the format, fitted to all of the words.
 
     Where one of another kind is close, both are fitted: one may gain more from tables for its rows.
+    Records by column are ranked with what such tables bring.
     """
     fitted: list[tuple[Part, Finished]] = []
     best = choices[0][1].rank
@@ -131,13 +152,15 @@ def _fitted(
         except ProgramError:
             continue
         fitted.append((part, found))
-        if len(fitted) == 2 or _holds_zstd(choice.node):
+        if len(fitted) == 2 or _holds_zstd(choice.node) or isinstance(choice.node, Transpose):
             break
     return min(fitted, key=lambda entry: entry[1].rank)
 
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
     """The program fitted, on the tiles that it or the shape speaks of unless the block size is fixed."""
+    if prod(shape) != part.count:
+        shape = ()
     tiles: list[Tile] = []
     if isinstance(node, Transpose):
         only = tile(node.columns, part.count, part.block)

@@ -20,19 +20,16 @@ from brevisfs.dsl import (
     Concat,
     Function,
     Gray,
-    Huffman,
-    Lit,
     Map,
     Node,
     Repeat,
     RotR,
     Scan,
     ScanKind,
-    Transpose,
     Xor,
     ZigZag,
 )
-from brevisfs.synth import _columns, _fields, _structure, _zstd
+from brevisfs.synth import _fields, _structure, _zstd
 from brevisfs.synth._costs import entropy_bits
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, constant, raw
 from brevisfs.synth._profile import Settings
@@ -50,9 +47,6 @@ SHORT_WORDS = 4096
 
 SETTLED = 2
 """How many of the best cut streams have zstd tried on their fields."""
-
-WIDEST_RECORD = 8
-"""Bytes up to which a record is a word."""
 
 GLANCE_RUNS, GLANCE_WORDS = 8, 1024
 
@@ -99,20 +93,6 @@ def expand(part: Part, hint: Hint, settings: Settings) -> list[Choice]:
 
 def _ranked(choices: list[Choice]) -> list[Choice]:
     return sorted(choices, key=lambda choice: choice.rank)
-
-
-def of_records(part: Part, shape: tuple[int, ...], settings: Settings) -> list[tuple[Part, Choice]]:
-    """Programs for bytes that are records of fields: as wider words if short, else by column."""
-    size, bits = _columns.record(part, shape)
-    if size > WIDEST_RECORD:
-        extent = Extent(part.count, part.block)
-        # What it comes to is estimated; fitting finds the tables.
-        node = Transpose(size, Lit(Huffman(1, part.bits)))
-        return [(part, Choice(node, min(bits, part.bits) * extent.count / 8))]
-    if size > 1:
-        wide = Part(part.source, size * part.bits, part.count // size, part.block)
-        return [(wide, choice) for choice in expand(wide, Hint(), settings)]
-    return []
 
 
 def _repeat(part: Part, length: int, hint: Hint, settings: Settings) -> Choice:

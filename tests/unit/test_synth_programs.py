@@ -166,6 +166,9 @@ def test_a_given_block_size_is_kept() -> None:
     scales = 10.0 ** RNG(0).integers(-3, 2, 384)
     data = bf16((RNG(1).normal(size=(600, 384)) * scales).astype("<f4").reshape(-1)).tobytes()
     assert synthesize(Memory(data), "BF16", (600, 384), Profile.BALANCED, 4096).block == 4096
+    records = RNG(0).binomial(255, 0.5, (9_000, 20)).astype(np.uint8)
+    records[:, :2] = RNG(1).integers(0, 4, (9_000, 2))
+    assert synthesize(Memory(records.tobytes()), "U8", (), Profile.BALANCED, 4096).block == 4096
 
 
 def test_classes_of_rows_in_dense() -> None:
