@@ -1,8 +1,9 @@
 """What decoding takes, in nanoseconds a word: the one place to change when kernels do.
 
 Measured with `Program.decode` on blocks of 65,664 words of a BF16 model, 8-bit symbols of 2.6 to 4.6
-bits, the least of 25 turns on one core with AVX2 at about 3 GHz, as what each adds to the words
-stored raw. What counts is how they stand to each other.
+bits, the least of 25 turns on one of two busy cores with AVX2, as what each adds to the words stored
+raw, and rounded: two such runs differed by a fifth and more. LISTED and ZSTD_BYTE are older estimates.
+What counts is how they stand to each other.
 """
 
 LOOKUP = 0.6
