@@ -349,8 +349,9 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
         const bool whole = lo <= b0 && b1 <= hi;
         const size_t n = (size_t)(b1 - b0);
         s->used = 0;
-        s->ahead = (uintptr_t)payload + (j + 1 < nblocks && spans[2 * j + 2] < payload_len ? spans[2 * j + 2] : start);
         uint8_t *to = whole ? out + (b0 - lo) : scratch_take(s, n);
+        s->ahead.in = (uintptr_t)payload + (j + 1 < nblocks && spans[2 * j + 2] < payload_len ? spans[2 * j + 2] : start);
+        s->ahead.out = (uintptr_t)to;
         int rc = decode_block(p, s, w0, w1, (cursor){payload + start, payload + start + len}, to, st);
         if (rc) return rc;
         if (checks && p->k->hash(to, n) != checks[j]) return fail(st, BRV_CHECKSUM, -1, "checksum mismatch");

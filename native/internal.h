@@ -104,11 +104,17 @@ struct brv_program {
     const struct brv_kernels *k;
 };
 
+/* What will be needed soon: the next block's payload (or some bytes that are there anyway), and where this block's
+ * bytes will go. Both run past their ends, so they are no pointers. */
+typedef struct {
+    uintptr_t in, out;
+} prefetcher;
+
 struct brv_scratch {
     uint8_t *base;
     size_t cap, used;
     void *dctx, *cctx; /* zstd contexts */
-    uintptr_t ahead; /* the next block's payload, or some bytes that are there anyway; runs past them, so no pointer */
+    prefetcher ahead;
 };
 
 /* A cursor over untrusted bytes. */
@@ -225,9 +231,9 @@ typedef struct brv_kernels {
     /* index of the first word that is not v, m if none */
     size_t (*find_other)(const void *a, unsigned container, uint64_t v, size_t m);
     /* decode the m words of one class, dealt to n streams, symbols of at most 8 bits; bytes from floor on may be
-     * read. *ahead: what will be read next, to be prefetched on the way. 0 or BRV_PAYLOAD. */
+     * read. *ahead is prefetched on the way. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
-                 uintptr_t *ahead);
+                 prefetcher *ahead);
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);

@@ -447,9 +447,9 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
 
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
 #define HUFF_ROUNDS(N, EACH)                                                                                     \
-    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, uintptr_t *next)  \
+    static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, prefetcher *next)  \
     {                                                                                                            \
-        uintptr_t ahead = *next;                                                                                                            \
+        prefetcher ahead = *next;                                                                                \
         const uint64_t *restrict tab = t->multi;                                                                 \
         const unsigned sh = 64 - t->bits, per = 55 / t->bits < 5 ? 55 / t->bits : 5;                             \
         EACH(HUFF_LOAD)                                                                                          \
@@ -486,11 +486,15 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
         o##j += (uint8_t)(e_ >> 8);               \
         w##j <<= e_ & 63;                         \
     }
-/* A round takes some 35 bytes of a stream, and there may be others beside it. */
-#define PREFETCH(N)                   \
-    for (unsigned p_ = 0; p_ < (N > 1 ? 2 : 1); p_++) { \
-        __builtin_prefetch((const void *)ahead); \
-        ahead += 64;                  \
+/* A round takes some 35 bytes of a stream, and there may be others beside it; it gives some 18 words. */
+#define PREFETCH(N)                                               \
+    for (unsigned p_ = 0; p_ < (N > 1 ? 2 : 1); p_++) {           \
+        __builtin_prefetch((const void *)ahead.in);               \
+        ahead.in += 64;                                           \
+    }                                                             \
+    for (unsigned p_ = 0; p_ < (N > 1 ? 3 : 1); p_++) {           \
+        __builtin_prefetch((const void *)ahead.out, 1);           \
+        ahead.out += 64;                                          \
     }
 #define EACH_1(F) F(0)
 #define EACH_4(F) F(0) F(1) F(2) F(3)
@@ -500,7 +504,7 @@ HUFF_ROUNDS(4, EACH_4)
 HUFF_ROUNDS(5, EACH_5)
 
 static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
-                   uintptr_t *ahead)
+                   prefetcher *ahead)
 {
     huff_state st[MAX_STREAMS];
     const size_t q = (m + n - 1) / n;
