@@ -77,6 +77,29 @@ static int zstd_encode(encoder *e, uint32_t i, const void *words, size_t m, uint
     return ZSTD_isError(*len) ? BRV_NO_ROOM : 0;
 }
 
+static int coded_encode(encoder *e, const node *nd, uint64_t lo, const void *words, size_t m, uint8_t *out, size_t cap,
+                        size_t *len)
+{
+    const brv_kernels *k = e->p->k;
+    const size_t mark = e->s->used;
+    class_map map;
+    if (cap < m + 64) return BRV_NO_ROOM; /* of which the classes take less than a sixteenth */
+    const size_t head = classes_write(nd, k, lo, m, out, &map);
+    if (map.classes) {
+        void *ordered = scratch_take(e->s, m * nd->container);
+        class_order(&map, words, ordered, nd->container);
+        words = ordered;
+    }
+    out += head;
+    cap -= head;
+    int rc = nd->enc == ENC_HUFFMAN ? huff_encode(nd, k, words, &map, out, cap, len)
+             : nd->enc == ENC_RANS  ? rans_encode(nd, words, &map, out, cap, len, e->s)
+                                    : tunstall_encode(nd, k, words, &map, out, cap, len, e->s);
+    *len += head;
+    e->s->used = mark;
+    return rc;
+}
+
 static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words)
 {
     const node *nd = &e->p->nodes[i];
@@ -97,9 +120,7 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
     int rc;
     if (nd->tables > 1 && (!nd->classes || nd->n_classes < (lo + m - 1) / nd->segment + 1))
         return fail(e->st, BRV_ARGUMENT, (int)i, "the classes of the segments are not set");
-    if (nd->enc == ENC_HUFFMAN) rc = huff_encode(nd, k, words, lo, m, item, cap, &len, e->s);
-    else if (nd->enc == ENC_RANS) rc = rans_encode(nd, k, words, lo, m, item, cap, &len, e->s);
-    else if (nd->enc == ENC_TUNSTALL) rc = tunstall_encode(nd, k, words, lo, m, item, cap, &len, e->s);
+    if (nd->tables) rc = coded_encode(e, nd, lo, words, m, item, cap, &len);
     else if (nd->enc == ENC_ZSTD) rc = zstd_encode(e, i, words, m, item, cap, &len);
     else rc = sparse_encode(e, i, words, m, item, cap, &len);
     if (rc) return fail(e->st, rc, (int)i, rc == BRV_NOT_APPLICABLE ? "a word has no code" : "literal not encoded");
@@ -262,8 +283,9 @@ static size_t bound(const brv_program *p, uint32_t i, size_t words)
     const node *nd = &p->nodes[i];
     if (nd->op == OP_LIT) {
         if (nd->enc == ENC_ZSTD) return ZSTD_compressBound(sliced_size(words, nd->bits)) + 16;
-        if (nd->enc == ENC_HUFFMAN) return words * (MAX_CODE + 1) / 8 + words + 16 * MAX_STREAMS * 2;
-        if (nd->enc == ENC_RANS || nd->enc == ENC_TUNSTALL) return words * 3 + 4 * MAX_LANES + 64;
+        const size_t classes = words / 16 + 64;
+        if (nd->enc == ENC_HUFFMAN) return words * (MAX_CODE + 1) / 8 + words + 16 * MAX_STREAMS * 2 + classes;
+        if (nd->tables) return words * 3 + 4 * MAX_LANES + 64 + classes;
         if (nd->enc == ENC_SPARSE) return words * 4 + sliced_size(words, nd->bits) + 64;
         return sliced_size(words, nd->bits) + 64;
     }

@@ -372,29 +372,20 @@ static size_t stream_encode(const node *nd, const brv_kernels *k, const class_ma
     return (size_t)(bw.out - out);
 }
 
-int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
-                size_t cap, size_t *len, brv_scratch *s)
+int huff_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out, size_t cap,
+                size_t *len)
 {
     /* The streams go behind room for their lengths, then move up. */
-    if (cap < m * MAX_CODE / 8 + m + 16 * (size_t)MAX_STREAMS) return BRV_NO_ROOM;
-    const size_t mark = s->used;
-    class_map map;
-    size_t head = classes_write(nd, k, lo, m, out, &map);
-    if (map.classes) {
-        void *ordered = scratch_take(s, m * nd->container);
-        class_order(&map, words, ordered, nd->container);
-        words = ordered;
-    }
-    const size_t base = head + 5 * (size_t)MAX_STREAMS;
-    size_t at = base;
+    if (cap < map->words * MAX_CODE / 8 + map->words + 16 * (size_t)MAX_STREAMS) return BRV_NO_ROOM;
+    const size_t base = 5 * (size_t)MAX_STREAMS;
+    size_t at = base, head = 0;
     for (unsigned j = 0; j < nd->streams; j++) {
-        const size_t n = stream_encode(nd, k, &map, words, j, out + at);
+        const size_t n = stream_encode(nd, k, map, words, j, out + at);
         if (n == SIZE_MAX) return BRV_NOT_APPLICABLE;
         if (j + 1 < nd->streams) head += put_varint(out + head, n);
         at += n;
     }
     memmove(out + head, out + base, at - base);
     *len = head + at - base;
-    s->used = mark;
     return 0;
 }

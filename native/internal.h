@@ -262,12 +262,13 @@ void tunstall_free(node *nd);
 int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
 int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
-/* encode to out (cap bytes): 0, BRV_NOT_APPLICABLE (a word without a code), BRV_NO_ROOM */
-int huff_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
-                size_t *len, brv_scratch *s);
-int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out, size_t cap,
-                size_t *len, brv_scratch *s);
-int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
+/* encode words in class order to out (cap bytes), an item from behind its classes: 0, BRV_NOT_APPLICABLE (a word
+ * without a code), BRV_NO_ROOM */
+int huff_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out, size_t cap,
+                size_t *len);
+int rans_encode(const node *nd, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,
+                brv_scratch *s);
+int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out,
                     size_t cap, size_t *len, brv_scratch *s);
 
 /* classes.c */

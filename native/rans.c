@@ -137,26 +137,19 @@ int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_m
     return left(&item) ? BRV_PAYLOAD : 0;
 }
 
-int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
-                size_t cap, size_t *len, brv_scratch *s)
+int rans_encode(const node *nd, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,
+                brv_scratch *s)
 {
     const unsigned lanes = nd->lanes, bits = nd->max_len;
-    const size_t mark = s->used, heads = 4 * (size_t)lanes;
+    const size_t mark = s->used, heads = 4 * (size_t)lanes, m = map->words;
     if (cap < 3 * m + heads + 16) return BRV_NO_ROOM;
-    class_map map;
-    size_t head = classes_write(nd, k, lo, m, out, &map);
-    if (map.classes) {
-        void *ordered = scratch_take(s, m * nd->container);
-        class_order(&map, words, ordered, nd->container);
-        words = ordered;
-    }
     uint16_t *tmp = scratch_take(s, 2 * m), *w = tmp + m; /* words come out last to first */
     uint32_t x[MAX_LANES];
     for (unsigned j = 0; j < lanes; j++) x[j] = RANS_LOW;
     size_t i = m;
     for (uint32_t c = nd->tables; c-- > 0;) {
         const rans_table *t = &nd->rans[c];
-        for (const size_t start = i - map.count[c]; i > start;) {
+        for (const size_t start = i - map->count[c]; i > start;) {
             const uint64_t sym = load_word(words, nd->container, --i);
             const uint32_t f = t->freq[sym];
             uint32_t *lane = &x[(i - start) % lanes], v = *lane;
@@ -168,11 +161,10 @@ int rans_encode(const node *nd, const brv_kernels *k, const void *words, uint64_
             *lane = (v / f << bits) + v % f + t->cum[sym];
         }
     }
-    memcpy(out + head, x, heads);
-    head += heads;
+    memcpy(out, x, heads);
     const size_t n = (size_t)(tmp + m - w) * 2;
-    memcpy(out + head, w, n);
-    *len = head + n;
+    memcpy(out + heads, w, n);
+    *len = heads + n;
     s->used = mark;
     return 0;
 }

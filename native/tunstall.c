@@ -172,26 +172,20 @@ static void make_trie(const tunstall_table *t, trie *r)
     }
 }
 
-int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, uint64_t lo, size_t m, uint8_t *out,
+int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out,
                     size_t cap, size_t *len, brv_scratch *s)
 {
-    if (cap < 3 * m + 64) return BRV_NO_ROOM;
+    if (cap < 3 * map->words + 64) return BRV_NO_ROOM;
     const size_t mark = s->used;
-    class_map map;
-    size_t head = classes_write(nd, k, lo, m, out, &map), n = 0;
-    if (map.classes) {
-        void *ordered = scratch_take(s, m);
-        class_order(&map, words, ordered, 1);
-        words = ordered;
-    }
-    uint16_t *codeword = scratch_take(s, 2 * m);
+    size_t n = 0;
+    uint16_t *codeword = scratch_take(s, 2 * map->words);
     trie *r = malloc(sizeof *r);
     if (!r) return BRV_NO_MEMORY;
     const uint8_t *w = words;
     for (uint32_t c = 0; c < nd->tables; c++) {
-        if (!map.count[c]) continue;
+        if (!map->count[c]) continue;
         make_trie(&nd->tunstall[c], r);
-        for (const uint8_t *end = w + map.count[c]; w < end;) {
+        for (const uint8_t *end = w + map->count[c]; w < end;) {
             uint16_t e = r->root[*w++];
             if (e == UINT16_MAX) {
                 free(r);
@@ -202,7 +196,7 @@ int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, uin
         }
     }
     free(r);
-    head += put_varint(out + head, n);
+    const size_t head = put_varint(out, n);
     k->pack(codeword, n, nd->k, 2, out + head);
     *len = head + sliced_size(n, nd->k);
     s->used = mark;
