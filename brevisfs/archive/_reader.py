@@ -241,6 +241,10 @@ def _read_index(fd: int, stored: int) -> tuple[Tail, Bytes]:
     size = table + tail.blocks * _layout.BLOCK_ENTRY_SIZE
     if tail.index_offset + size + _layout.TAIL_SIZE != stored:
         raise DamagedArchive(f"the archive has {stored} bytes, its tail was written for another length")
+    records = tail.sections * _layout.RECORD_SIZE + tail.blocks * _layout.LENGTH_SIZE
+    if _layout.HEAD_SIZE + records > tail.index_offset:
+        # Before any memory is taken: a sparse file may claim an index of any size.
+        raise DamagedArchive("the archive has no room for the sections and blocks that its index lists")
     index = np.empty(size, np.uint8)
     _fill(fd, tail.index_offset, index)
     if _native.checksum(index[:table]) != tail.table_check:

@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -312,6 +313,27 @@ def test_a_tail_that_breaks_a_rule_is_refused_before_anything_is_allocated(what:
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+
+
+def test_an_index_larger_than_what_it_lists_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A sparse file of hardly any bytes, whose index would take 1.6 GB."""
+    data, blocks = assemble(sample()), 10**8
+    tail = bytearray(data[-104:])
+    struct.pack_into("<QQQ", tail, 0, 48, 0, blocks)
+    tail[88:96] = _native.checksum(bytes(tail[:88])).to_bytes(8, "little")
+    path = tmp_path / "sparse.brv"
+    with path.open("w+b") as file:
+        file.write(data[:48])
+        file.seek(48 + 16 * blocks)
+        file.write(tail)
+        file.flush()
+        tracemalloc.start()
+        try:
+            with pytest.raises(DamagedArchive, match="no room"):
+                Reader(file.fileno())
+            assert tracemalloc.get_traced_memory()[1] < 200_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_sections_without_an_original_and_the_reverse() -> None:
