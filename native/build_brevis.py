@@ -18,6 +18,7 @@ SOURCES = [
     "kernels_scalar.c",
     "program.c",
     "rans.c",
+    "scratch.c",
     "tunstall.c",
 ]
 

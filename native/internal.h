@@ -284,8 +284,12 @@ void class_restore(const class_map *map, const void *ordered, void *words, size_
 /* decode.c: evaluate a node on [lo, hi) into dst */
 int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload, void *dst,
               brv_status *st);
+
+/* scratch.c: say what failed, and return code */
 int fail(brv_status *st, int code, int node, const char *what);
-/* Make room for n bytes of scratch in all; 0 or BRV_NO_MEMORY. take/give are a stack inside it. */
+/* The most that evaluating or encoding node i on `words` words takes from scratch at one time. */
+size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words);
+/* Make room for n bytes of scratch in all; 0 or BRV_NO_MEMORY. What is taken is given back by setting `used`. */
 int scratch_reserve(brv_scratch *s, size_t n);
 static inline void *scratch_take(brv_scratch *s, size_t n)
 {
@@ -295,6 +299,5 @@ static inline void *scratch_take(brv_scratch *s, size_t n)
     assert(s->used <= s->cap); /* what scratch_need promised */
     return p;
 }
-size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words);
 
 #endif
