@@ -394,15 +394,19 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
     return 0;
 }
 
-/* One look-up of stream j: up to 6 symbols, one 8-byte store. */
-#define HUFF_STEP(j)                              \
-    {                                             \
-        const uint64_t e_ = tab[w##j >> sh];      \
-        const uint64_t v_ = e_ >> 16;             \
-        memcpy(o##j, &v_, 8);                     \
-        o##j += (uint8_t)(e_ >> 8);               \
-        w##j <<= e_ & 63;                         \
+/* One look-up of stream j: up to 6 symbols, one 8-byte store. KEEP 0 makes the stream stand still. */
+#define HUFF_TAKE(j, SHIFT, KEEP)                             \
+    {                                                         \
+        const uint64_t e_ = tab[w##j >> (SHIFT)] & (KEEP);    \
+        const uint64_t v_ = e_ >> 16;                         \
+        memcpy(o##j, &v_, 8);                                 \
+        o##j += (uint8_t)(e_ >> 8);                           \
+        w##j <<= e_ & 63;                                     \
     }
+#define HUFF_STEP(j) HUFF_TAKE(j, sh, UINT64_MAX)
+#define HUFF_STEP_11(j) HUFF_TAKE(j, 53, UINT64_MAX) /* the usual width, as a constant */
+/* From 14 words left on a step leaves at least 8, which the store of the next one needs. */
+#define HUFF_STEP_OR_STAND(j) HUFF_TAKE(j, sh, (uint64_t)0 - (uint64_t)(e##j - o##j >= 14))
 #define HUFF_REFILL(j)                                    \
     {                                                     \
         const unsigned u_ = (unsigned)__builtin_ctzll(w##j); \
@@ -434,17 +438,6 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
         least = o_ < least ? o_ : least;                                              \
         input = n_ < input ? n_ : input;                                              \
     }
-/* From 14 words left on a step leaves at least 8, which the store of the next one needs. */
-#define HUFF_STEP_OR_STAND(j)                                                         \
-    {                                                                                 \
-        const uint64_t go_ = (uint64_t)0 - (uint64_t)(e##j - o##j >= 14);             \
-        const uint64_t e_ = tab[w##j >> sh] & go_;                                    \
-        const uint64_t v_ = e_ >> 16;                                                 \
-        memcpy(o##j, &v_, 8);                                                         \
-        o##j += (uint8_t)(e_ >> 8);                                                   \
-        w##j <<= e_ & 63;                                                             \
-    }
-
 /* Fast rounds of N streams until one of them comes near an end of its input or output. */
 #define HUFF_ROUNDS(N, EACH)                                                                                     \
     static void huff8_rounds_##N(const huff_table *t, huff_state *st, const uint8_t *floor, prefetcher *next)  \
@@ -477,14 +470,6 @@ static int huff8_tail(const huff_table *t, huff_stream *s, uint8_t *op, const ui
         }                                                                                                        \
         EACH(HUFF_SAVE)                                                                                          \
         *next = ahead;                                                                                           \
-    }
-#define HUFF_STEP_11(j)                           \
-    {                                             \
-        const uint64_t e_ = tab[w##j >> 53];      \
-        const uint64_t v_ = e_ >> 16;             \
-        memcpy(o##j, &v_, 8);                     \
-        o##j += (uint8_t)(e_ >> 8);               \
-        w##j <<= e_ & 63;                         \
     }
 /* A round takes some 35 bytes of a stream, and there may be others beside it; it gives some 18 words. */
 #define PREFETCH(N)                                               \

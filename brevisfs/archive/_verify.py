@@ -49,7 +49,10 @@ def verify(fd: int, progress: Callable[[int, int], None] | None = None, threads:
     for begin, part, found in _decoded(reader, threads):
         end = begin + len(part)
         original.update(part.data)
-        faults += (fault for fault in found if str(fault) not in {str(each) for each in faults[-1:]})
+        for fault in found:
+            # A section lost as a whole is met again in each of its pieces.
+            if not faults or str(fault) != str(faults[-1]):
+                faults.append(fault)
         while ahead is not None and ahead.offset < end:
             # Right behind the decoder, while the bytes are still in the page cache.
             archive.advance(ahead.record)
