@@ -5,6 +5,15 @@
 
 #define BAD(i, what) return fail(st, BRV_PAYLOAD, (int)(i), what)
 
+/* Of m bytes that are 0 or 1, how many are 1. */
+static size_t count_ones(const uint8_t *mask, size_t m)
+{
+    size_t n = 0, i = 0;
+    for (; i + 8 <= m; i += 8) n += (size_t)(load64(mask + i) * EVERY_BYTE(1) >> 56);
+    for (; i < m; i++) n += mask[i];
+    return n;
+}
+
 /* The exceptions of a sparse literal, in scratch. */
 typedef struct {
     size_t n;
@@ -174,6 +183,36 @@ static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint
     return 0;
 }
 
+static int eval_palette(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, size_t m, cursor *payload,
+                        void *dst, brv_status *st)
+{
+    const node *nd = &p->nodes[i], *child = &p->nodes[i + 1];
+    const size_t mark = s->used;
+    void *places = scratch_take(s, m * child->container);
+    int rc = eval_node(p, s, i + 1, lo, lo + m, payload, places, st);
+    if (rc) return rc;
+    if (!p->k->look_up(dst, nd->container, places, child->container, nd->palette, nd->colours, m))
+        BAD(i, "a place beyond the palette");
+    s->used = mark;
+    return 0;
+}
+
+static int eval_select(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, size_t m, cursor *payload,
+                       void *dst, brv_status *st)
+{
+    const node *nd = &p->nodes[i];
+    const size_t mark = s->used;
+    uint8_t *mask = scratch_take(s, m);
+    int rc = eval_node(p, s, i + 1, lo, lo + m, payload, mask, st);
+    if (rc) return rc;
+    const size_t n = count_ones(mask, m);
+    void *next = scratch_take(s, n * nd->container);
+    if (n && (rc = eval_node(p, s, p->nodes[i + 1].end, lo, lo + n, payload, next, st))) return rc;
+    p->k->spread(dst, nd->container, mask, next, nd->word, m);
+    s->used = mark;
+    return 0;
+}
+
 /* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
  * or nearly so, then 8 bits coded somehow, then the rest as it is; of a word of 8 bits, some bits coded and the rest
  * as it is; perhaps all rotated. One pass over the words. */
@@ -284,6 +323,10 @@ int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uin
         rc = eval_node(p, s, i + 1, lo, hi, payload, dst, st);
         if (!rc) p->k->map(dst, nd->container, nd->bits, nd->fn, nd->word, false, m);
         return rc;
+    case OP_PALETTE:
+        return eval_palette(p, s, i, lo, m, payload, dst, st);
+    case OP_SELECT:
+        return eval_select(p, s, i, lo, m, payload, dst, st);
     case OP_TRANSPOSE:
         return eval_transpose(p, s, i, lo, m, payload, dst, st);
     case OP_SCAN:

@@ -192,6 +192,32 @@ static int encode_transpose(encoder *e, uint32_t i, uint64_t lo, size_t m, const
     return rc;
 }
 
+static int encode_palette(encoder *e, uint32_t i, uint64_t lo, size_t m, const void *words)
+{
+    const node *nd = &e->p->nodes[i], *child = &e->p->nodes[i + 1];
+    const size_t mark = e->s->used;
+    void *places = scratch_take(e->s, m * child->container);
+    if (!e->p->k->find_places(places, child->container, words, nd->container, nd->palette, nd->colours, m))
+        NOT(i, "a word is not in the palette");
+    int rc = encode_node(e, i + 1, lo, lo + m, places);
+    if (!e->found) e->s->used = mark;
+    return rc;
+}
+
+static int encode_select(encoder *e, uint32_t i, uint64_t lo, size_t m, const void *words)
+{
+    const node *nd = &e->p->nodes[i];
+    const uint32_t child = e->p->nodes[i + 1].end;
+    const size_t mark = e->s->used;
+    uint8_t *mask = scratch_take(e->s, m);
+    void *next = scratch_take(e->s, m * nd->container);
+    const size_t n = e->p->k->gather(words, nd->container, nd->word, mask, next, m);
+    int rc = towards(e, i + 1) ? encode_node(e, i + 1, lo, lo + m, mask) : 0;
+    if (!rc && n && towards(e, child)) rc = encode_node(e, child, lo, lo + n, next);
+    if (!e->found) e->s->used = mark;
+    return rc;
+}
+
 static int encode_merge(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, const void *words)
 {
     const brv_program *p = e->p;
@@ -237,6 +263,10 @@ static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     case OP_MAP:
         p->k->map(words, nd->container, nd->bits, nd->fn, nd->word, true, m);
         return encode_node(e, i + 1, lo, hi, words);
+    case OP_PALETTE:
+        return encode_palette(e, i, lo, m, words);
+    case OP_SELECT:
+        return encode_select(e, i, lo, m, words);
     case OP_TRANSPOSE:
         return encode_transpose(e, i, lo, m, words);
     case OP_SCAN:

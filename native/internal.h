@@ -22,11 +22,12 @@ typedef uint64_t w64 __attribute__((aligned(1), may_alias));
 enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TABLES = 64, MAX_CODE = 15 };
 #define MAX_REPEAT_WORDS ((uint64_t)1 << 20)
 #define MAX_COLUMNS ((uint64_t)1 << 20)
+#define MAX_PALETTE ((uint64_t)1 << 12)
 #define MAX_BLOCK ((uint32_t)1 << 20)
 #define MAX_TABLE_BYTES ((uint64_t)16 << 20)
 #define MAX_REPEATED_BYTES ((uint64_t)16 << 20)
 
-enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE, OP_TRANSPOSE = 10 };
+enum { OP_LIT = 1, OP_CONST, OP_CONCAT, OP_REPEAT, OP_MAP, OP_SCAN, OP_MERGE, OP_PALETTE, OP_SELECT, OP_TRANSPOSE };
 enum { ENC_RAW = 0, ENC_PACK, ENC_HUFFMAN, ENC_RANS, ENC_ZSTD, ENC_SPARSE, ENC_TUNSTALL };
 enum { FN_XOR = 0, FN_ADD, FN_ZIGZAG, FN_GRAY, FN_BITREV, FN_ROTR };
 enum { SCAN_XOR = 0, SCAN_ADD };
@@ -81,12 +82,14 @@ typedef struct {
     uint32_t end;      /* prefix index after the subtree */
     uint64_t segment;
     uint64_t count;    /* words of the stream */
-    uint64_t word;     /* const, base, xor, add */
+    uint64_t word;     /* const, base, xor, add, select */
     uint64_t times;    /* repeat; transpose: columns */
     huff_table *huff;
     rans_table *rans;
     tunstall_table *tunstall;
     void *repeated;    /* decoded child, count / times words */
+    void *palette;     /* its words, ascending, in containers; as many more as places of the child's width reach */
+    size_t colours;    /* words of the palette */
     uint8_t *classes;  /* encoding: class of every segment */
     uint64_t n_classes;
 } node;
@@ -226,6 +229,17 @@ typedef struct brv_kernels {
     /* out[c * rows + r] = in[r * columns + c] */
     void (*transpose)(const void *in, void *out, unsigned container, size_t rows, size_t columns);
     void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
+    /* dst[i] = table[places[i]]; false if a place is not below size. The table can be read for every place of the
+     * child's width, and for 16 places at least. */
+    bool (*look_up)(void *dst, unsigned dst_c, const void *places, unsigned places_c, const void *table, size_t size,
+                    size_t m);
+    /* the other way round: false if a word is not in the table, which ascends */
+    bool (*find_places)(void *places, unsigned places_c, const void *words, unsigned words_c, const void *table,
+                        size_t size, size_t m);
+    /* dst[i] = mask[i] ? the next word of `next` : v; one word more than needed may be read */
+    void (*spread)(void *dst, unsigned container, const uint8_t *mask, const void *next, uint64_t v, size_t m);
+    /* the other way round: the mask of the words that are not v, and those one after another; returns how many */
+    size_t (*gather)(const void *words, unsigned container, uint64_t v, uint8_t *mask, void *next, size_t m);
     /* a[0] given, a[i] op= a[i-1] over child words at a[1..m-1] */
     void (*scan)(void *a, unsigned container, unsigned bits, unsigned kind, size_t m);
     /* index of the first word that is not v, m if none */

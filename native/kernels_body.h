@@ -199,6 +199,92 @@ static size_t k_find_other(const void *a, unsigned c, uint64_t v, size_t m)
 #undef CALL
 }
 
+static void k_spread(void *dst, unsigned c, const uint8_t *mask, const void *next, uint64_t v, size_t m)
+{
+#define CALL(T) spread_##T((T *)dst, mask, (const T *)next, v, m)
+    FOR_CONTAINER(c, CALL)
+#undef CALL
+}
+
+static size_t k_gather(const void *a, unsigned c, uint64_t v, uint8_t *mask, void *next, size_t m)
+{
+#define CALL(T) return gather_##T((const T *)a, v, mask, (T *)next, m)
+    FOR_CONTAINER(c, CALL)
+#undef CALL
+}
+
+#ifndef HAVE_LOOK_UP
+/* Whole groups of words from tables of 16 that can be looked up with vectors; returns the words done. */
+static size_t look_up_16(void *out, unsigned c, const uint8_t *places, const void *table, size_t m)
+{
+    (void)out, (void)c, (void)places, (void)table, (void)m;
+    return 0;
+}
+#endif
+
+#define PLACES(W, P)                                                                                          \
+    static bool look_up_##W##_##P(W *restrict out, const P *restrict places, const W *restrict table,         \
+                                  size_t size, size_t from, size_t m)                                         \
+    {                                                                                                         \
+        P most = 0;                                                                                           \
+        for (size_t i = 0; i < m; i++) most = places[i] > most ? places[i] : most;                            \
+        for (size_t i = from; i < m; i++) out[i] = table[places[i]];                                          \
+        return most < size;                                                                                   \
+    }                                                                                                         \
+    static bool find_places_##W##_##P(P *restrict places, const W *restrict a, const W *restrict table,       \
+                                      size_t size, size_t m)                                                  \
+    {                                                                                                         \
+        W some[64];                                                                                           \
+        size_t i = 0;                                                                                         \
+        for (; size <= 16 && i + 64 <= m; i += 64) {                                                          \
+            if (!find_64_##W(a + i, table, size, some)) return false;                                         \
+            for (unsigned j = 0; j < 64; j++) places[i + j] = (P)some[j];                                     \
+        }                                                                                                     \
+        for (; i < m; i++) {                                                                                  \
+            const size_t at = find_one_##W(a[i], table, size);                                                \
+            if (table[at] != a[i]) return false;                                                              \
+            places[i] = (P)at;                                                                                \
+        }                                                                                                     \
+        return true;                                                                                          \
+    }
+PLACES(w8, w8)
+PLACES(w16, w8)
+PLACES(w16, w16)
+PLACES(w32, w8)
+PLACES(w32, w16)
+PLACES(w64, w8)
+PLACES(w64, w16)
+
+#define FOR_PLACES(c, pc, CALL)                 \
+    if (pc == 2) {                              \
+        switch (c) {                            \
+        case 2: return CALL(w16, w16);          \
+        case 4: return CALL(w32, w16);          \
+        default: return CALL(w64, w16);         \
+        }                                       \
+    }                                           \
+    switch (c) {                                \
+    case 1: return CALL(w8, w8);                \
+    case 2: return CALL(w16, w8);               \
+    case 4: return CALL(w32, w8);               \
+    default: return CALL(w64, w8);              \
+    }
+
+static bool k_look_up(void *dst, unsigned c, const void *places, unsigned pc, const void *table, size_t size, size_t m)
+{
+    const size_t done = size <= 16 ? look_up_16(dst, c, places, table, m) : 0;
+#define CALL(W, P) look_up_##W##_##P((W *)dst, (const P *)places, (const W *)table, size, done, m)
+    FOR_PLACES(c, pc, CALL)
+#undef CALL
+}
+
+static bool k_find_places(void *places, unsigned pc, const void *a, unsigned c, const void *table, size_t size, size_t m)
+{
+#define CALL(W, P) find_places_##W##_##P((P *)places, (const W *)a, (const W *)table, size, m)
+    FOR_PLACES(c, pc, CALL)
+#undef CALL
+}
+
 #define MERGE_PAIR(D, S)                                                                                 \
     static void merge_##D##_##S(D *restrict d, const S *restrict s, unsigned sh, size_t m, bool first)   \
     {                                                                                                    \
@@ -690,6 +776,10 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .fill = k_fill,
         .scan = k_scan,
         .find_other = k_find_other,
+        .look_up = k_look_up,
+        .find_places = k_find_places,
+        .spread = k_spread,
+        .gather = k_gather,
         .huff8 = k_huff8,
         .rans = k_rans,
         .huff_encode = k_huff_encode,

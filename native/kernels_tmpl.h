@@ -163,6 +163,63 @@ static size_t CAT(find_other)(const W *a, uint64_t v, size_t m)
     return m;
 }
 
+/* mask bytes 8 at a time: most are all alike where little or nearly all is selected */
+static void CAT(spread)(W *restrict out, const uint8_t *restrict mask, const W *restrict next, uint64_t v, size_t m)
+{
+    const W c = (W)v;
+    size_t i = 0;
+    for (; i + 8 <= m; i += 8) {
+        const uint64_t eight = load64(mask + i);
+        if (eight == 0) for (unsigned j = 0; j < 8; j++) out[i + j] = c;
+        else if (eight == EVERY_BYTE(1)) {
+            memcpy(out + i, next, 8 * sizeof(W));
+            next += 8;
+        } else
+            for (unsigned j = 0; j < 8; j++) {
+                const W w = *next;
+                out[i + j] = mask[i + j] ? w : c;
+                next += mask[i + j];
+            }
+    }
+    for (; i < m; i++) {
+        out[i] = mask[i] ? *next : c;
+        next += mask[i];
+    }
+}
+
+static size_t CAT(gather)(const W *restrict a, uint64_t v, uint8_t *restrict mask, W *restrict next, size_t m)
+{
+    const W c = (W)v;
+    size_t n = 0;
+    for (size_t i = 0; i < m; i++) {
+        mask[i] = a[i] != c;
+        next[n] = a[i];
+        n += mask[i];
+    }
+    return n;
+}
+
+/* The places of 64 words in a small table: how many of its words, but the first, are not above each. */
+static bool CAT(find_64)(const W *restrict a, const W *restrict table, size_t size, W *restrict places)
+{
+    memset(places, 0, 64 * sizeof(W));
+    for (size_t k = 1; k < size; k++) {
+        const W c = table[k];
+        for (unsigned j = 0; j < 64; j++) places[j] = (W)(places[j] + (a[j] >= c));
+    }
+    W other = 0;
+    for (unsigned j = 0; j < 64; j++) other |= table[places[j]] ^ a[j];
+    return other == 0;
+}
+
+/* The last word of the table that is not above w, or the first. */
+static size_t CAT(find_one)(W w, const W *table, size_t size)
+{
+    size_t at = 0;
+    for (; size > 1; size -= size / 2) at += table[at + size / 2] <= w ? size / 2 : 0;
+    return at;
+}
+
 /* In tiles of 16 x 16, so that the lines read and written stay in L1. */
 static void CAT(transpose)(const W *restrict in, W *restrict out, size_t rows, size_t columns)
 {

@@ -148,6 +148,40 @@ static int parse_many(parser *ps, uint32_t i, cursor *body) /* Concat, Merge */
     return 0;
 }
 
+static int parse_palette(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    const uint64_t most = mask_of(nd->bits);
+    uint64_t size, gap, word = 0;
+    VARINT(size);
+    if (size < 2 || size > MAX_PALETTE) REFUSE(BRV_LIMIT, "a palette has 2 to 4096 words");
+    const size_t places = size > 16 ? (size_t)1 << bits_for(size) : 16;
+    nd->colours = (size_t)size;
+    nd->palette = calloc(places, nd->container);
+    if (!nd->palette) REFUSE(BRV_NO_MEMORY, "out of memory");
+    ps->p->memory += places * nd->container;
+    for (size_t j = 0; j < size; j++) {
+        VARINT(gap);
+        if (j ? gap >= most - word : gap > most) REFUSE(BRV_TYPE, "a word of the palette does not fit");
+        word += gap + (j > 0);
+        store_word(nd->palette, nd->container, j, word);
+    }
+    *body = b;
+    return parse_node(ps, body, bits_for(size), nd->count, nd->depth + 1u);
+}
+
+static int parse_select(parser *ps, uint32_t i, cursor *body)
+{
+    node *nd = &ps->p->nodes[i];
+    cursor b = *body;
+    VARINT(nd->word);
+    if (nd->word > mask_of(nd->bits)) REFUSE(BRV_TYPE, "the word to select does not fit");
+    *body = b;
+    int rc = parse_node(ps, body, 1, nd->count, nd->depth + 1u);
+    return rc ? rc : parse_node(ps, body, nd->bits, nd->count, nd->depth + 1u);
+}
+
 static int parse_body(parser *ps, uint32_t i, cursor *body)
 {
     node *nd = &ps->p->nodes[i];
@@ -174,6 +208,10 @@ static int parse_body(parser *ps, uint32_t i, cursor *body)
         return parse_node(ps, body, nd->bits, nd->count / nd->times, nd->depth + 1u);
     case OP_MAP:
         return parse_map(ps, i, body);
+    case OP_PALETTE:
+        return parse_palette(ps, i, body);
+    case OP_SELECT:
+        return parse_select(ps, i, body);
     case OP_TRANSPOSE:
         VARINT(nd->times);
         if (nd->times < 2 || nd->times > MAX_COLUMNS) REFUSE(BRV_PARAMETER, "a tile has 2 to 2^20 columns");
@@ -310,6 +348,7 @@ void brv_program_free(brv_program *p)
         rans_free(&p->nodes[i]);
         tunstall_free(&p->nodes[i]);
         free(p->nodes[i].repeated);
+        free(p->nodes[i].palette);
         free(p->nodes[i].classes);
     }
     free(p);

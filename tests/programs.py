@@ -28,12 +28,14 @@ from brevisfs.dsl import (
     Merge,
     Node,
     Pack,
+    Palette,
     ProgramError,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -44,7 +46,7 @@ from brevisfs.dsl import (
     to_wire,
     walk,
 )
-from brevisfs.dsl.reference import NotApplicable, build_shared, encode_block, flatten, generate
+from brevisfs.dsl.reference import Malformed, NotApplicable, build_shared, encode_block, flatten, generate
 
 COMMON_BITS = (8, 16, 32, 64, 4, 1)
 MAX_WORK = 60_000
@@ -81,8 +83,9 @@ def random_case(rng: random.Random) -> Case:
             continue
         try:
             return case_of(rng, node, bits, count, block)
-        except NotApplicable:
-            # A Scan over a Repeat can leave a word of the period to no block at all, and what the
+        except (Malformed, NotApplicable):
+            # A place may lie beyond its palette, or a Select's child may have made the word it selects
+            # from. A Scan over a Repeat can leave a word of the period to no block at all, and what the
             # reference puts there need not suit the period's own program.
             continue
 
@@ -126,7 +129,7 @@ def random_program(rng: random.Random, bits: int, count: int) -> Node:
 
 
 def _node(rng: random.Random, bits: int, count: int, depth: int) -> Node:
-    makers: list[Callable[[random.Random, int, int, int], Node]] = [_map, _transpose]
+    makers: list[Callable[[random.Random, int, int, int], Node]] = [_map, _transpose, _palette, _select]
     makers += [_concat, _scan, _repeat] * (count >= 2) + [_merge, _merge] * (bits >= 2)
     if bits in (8, 16, 32) and depth < 3:
         makers += [_float] * 2
@@ -157,6 +160,24 @@ def _float(rng: random.Random, bits: int, count: int, depth: int) -> Node:
 def _transpose(rng: random.Random, bits: int, count: int, depth: int) -> Node:
     columns = rng.choice([2, 3, 16, 20, 48, 64, rng.randint(2, 600)])
     return Transpose(columns, _node(rng, bits, count, depth + 1))
+
+
+def _palette(rng: random.Random, bits: int, count: int, depth: int) -> Node:
+    width = rng.randint(1, min(bits, rng.choice([2, 4, 9])))
+    size = 1 << width
+    if rng.random() < 0.2:
+        size = rng.randint(size // 2 + 1, size)
+    size = max(size, 2)
+    words = set(range(size)) if width == bits else set()
+    while len(words) < size:
+        words.add(rng.getrandbits(rng.randint(width, bits)))
+    return Palette(tuple(sorted(words)), _node(rng, width, count, depth + 1))
+
+
+def _select(rng: random.Random, bits: int, count: int, depth: int) -> Node:
+    masks: list[Node] = [Lit(random_encoding(rng, 1)), Lit(Raw()), Lit(Sparse(rng.getrandbits(1))), Const(1)]
+    mask = _node(rng, 1, count, depth + 1) if rng.random() < 0.2 else rng.choice(masks)
+    return Select(rng.getrandbits(bits), mask, _node(rng, bits, count, depth + 1))
 
 
 def _concat(rng: random.Random, bits: int, count: int, depth: int) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 from brevisfs.dsl._program import (
@@ -17,10 +18,12 @@ from brevisfs.dsl._program import (
     Merge,
     Node,
     Pack,
+    Palette,
     Rans,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -36,6 +39,7 @@ COUNT_END = 1 << 58
 MAX_PERIOD = 1 << 20
 MAX_REPEATED_BYTES = 16 << 20
 MAX_COLUMNS = 1 << 20
+MAX_PALETTE = 1 << 12
 MAX_TABLE_BYTES = 16 << 20
 MAX_CODED_BITS = 16
 MAX_TABLES = 64
@@ -123,9 +127,13 @@ def _check_node(node: Node, bits: int, count: int, path: str, depth: int, budget
             _require(count >= 2, path, "a scan needs two words or more")
         case Transpose(columns, _):
             _require(2 <= columns <= MAX_COLUMNS, path, f"{columns} columns, not 2 to {MAX_COLUMNS}")
+        case Palette(words, _):
+            _check_palette(words, bits, path)
+        case Select(word, _, _):
+            _check_word(word, bits, path)
     parts_of = children(node, bits, count)
     for i, (child, child_bits, child_count) in enumerate(parts_of):
-        where = f"{path}[{i}]" if isinstance(node, Concat | Merge) else path
+        where = f"{path}[{i}]" if isinstance(node, Concat | Merge | Select) else path
         _check_node(child, child_bits, child_count, where, depth + 1, budget)
 
 
@@ -141,6 +149,13 @@ def _check_repeat(times: int, bits: int, count: int, path: str, budget: Budget) 
     _require(period <= MAX_PERIOD, path, f"a period of {period} words, more than {MAX_PERIOD}")
     budget.repeated += period * container(bits)
     _require(budget.repeated <= MAX_REPEATED_BYTES, path, f"periods above {MAX_REPEATED_BYTES} bytes in all")
+
+
+def _check_palette(words: tuple[int, ...], bits: int, path: str) -> None:
+    _require(2 <= len(words) <= MAX_PALETTE, path, f"{len(words)} words, not 2 to {MAX_PALETTE}")
+    _require(all(a < b for a, b in pairwise(words)), path, "the words do not ascend")
+    _check_word(words[0], bits, path)
+    _check_word(words[-1], bits, path)
 
 
 def _check_word(word: int, bits: int, path: str) -> None:

@@ -169,7 +169,29 @@ class Transpose:
     child: Node
 
 
-Node = Lit | Const | Concat | Repeat | Map | Scan | Merge | Transpose
+@dataclass(frozen=True, slots=True)
+class Palette:
+    """Each word is one of `words`, which ascend; the child says which, by its place among them."""
+
+    words: tuple[int, ...]
+    child: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Where the mask is 1 the child's next word, elsewhere `word`. In each block the child starts anew."""
+
+    word: int
+    mask: Node
+    child: Node
+
+
+Node = Lit | Const | Concat | Repeat | Map | Scan | Merge | Palette | Select | Transpose
+
+
+def index_bits(size: int) -> int:
+    """Bits of a number below `size`."""
+    return (size - 1).bit_length()
 
 
 def children(node: Node, bits: int, count: int) -> list[tuple[Node, int, int]]:
@@ -185,6 +207,10 @@ def children(node: Node, bits: int, count: int) -> list[tuple[Node, int, int]]:
             return [(child, bits, count)]
         case Scan(_, child):
             return [(child, bits, count - 1)]
+        case Palette(words, child):
+            return [(child, index_bits(len(words)), count)]
+        case Select(_, mask, child):
+            return [(mask, 1, count), (child, bits, count)]
         case _:
             return []
 

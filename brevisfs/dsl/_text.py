@@ -1,7 +1,8 @@
 """The text form of programs, such as `Map(rotr 1, Merge(8: Lit huffman(max=11, streams=5), 8: Lit raw))`.
 
 A node is its name and what it holds: `Lit raw`, `Const 0x3f80`, `Concat(3000: Const 0, 96: Lit raw)`,
-`Repeat(12, Lit raw)`, `Scan(add, Const 1)`. Numbers are decimal or hexadecimal; blanks and line ends may
+`Repeat(12, Lit raw)`, `Scan(add, Const 1)`, `Palette(0, 0x3c00: Lit raw)`, `Select(0, Lit raw, Lit zstd)`
+(the word, the mask, the child). Numbers are decimal or hexadecimal; blanks and line ends may
 stand between any two tokens.
 """
 
@@ -25,11 +26,13 @@ from brevisfs.dsl._program import (
     Merge,
     Node,
     Pack,
+    Palette,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -57,6 +60,10 @@ def to_text(node: Node) -> str:
             return f"Scan({kind}, {to_text(child)})"
         case Transpose(columns, child):
             return f"Transpose({columns}, {to_text(child)})"
+        case Palette(words, child):
+            return f"Palette({', '.join(map(_word, words))}: {to_text(child)})"
+        case Select(word, mask, child):
+            return f"Select({_word(word)}, {to_text(mask)}, {to_text(child)})"
 
 
 def _word(word: int) -> str:
@@ -188,9 +195,26 @@ class _Parser:
         kind = self._choice("an update", ("xor", "add"))
         return Scan("xor" if kind == "xor" else "add", self._last_child(path, depth))
 
-    def _last_child(self, path: str, depth: int) -> Node:
+    def palette(self, path: str, depth: int) -> Node:
+        words: list[int] = []
+        self.expect("(")
+        while self._peek()[1] != ":":
+            if words:
+                self.expect(",")
+            words.append(self._number())
+        return Palette(tuple(words), self._last_child(path, depth, ":"))
+
+    def select(self, path: str, depth: int) -> Node:
+        self.expect("(")
+        word = self._number()
         self.expect(",")
-        child = self.node(path, depth)
+        mask = self.node(f"{path}[0]", depth)
+        self._path = path
+        return Select(word, mask, self._last_child(path, depth, place="[1]"))
+
+    def _last_child(self, path: str, depth: int, before: str = ",", place: str = "") -> Node:
+        self.expect(before)
+        child = self.node(path + place, depth)
         self._path = path
         self.expect(")")
         return child
@@ -279,4 +303,6 @@ _OPERATORS: dict[str, Callable[[_Parser, str, int], Node]] = {
     "Scan": _Parser.scan,
     "Merge": _Parser.merge,
     "Transpose": _Parser.transpose,
+    "Palette": _Parser.palette,
+    "Select": _Parser.select,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 from brevisfs.dsl._check import Budget, ProgramError, UnknownOperator, check
 from brevisfs.dsl._cursor import Cursor, Malformed, item, varint
@@ -20,12 +21,14 @@ from brevisfs.dsl._program import (
     Merge,
     Node,
     Pack,
+    Palette,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
     ScanKind,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -69,6 +72,11 @@ def _body(node: Node) -> tuple[int, bytes]:
             return 5, _function_bytes(function) + to_wire(child)
         case Transpose(columns, child):
             return 10, varint(columns) + to_wire(child)
+        case Palette(words, child):
+            gaps = [after - before - 1 for before, after in pairwise(words)]
+            return 8, b"".join(map(varint, (len(words), words[0], *gaps))) + to_wire(child)
+        case Select(word, mask, child):
+            return 9, varint(word) + to_wire(mask) + to_wire(child)
         case Scan(kind, child):
             return 6, bytes([SCAN_KINDS.index(kind)]) + to_wire(child)
         case Merge(widths, parts):
@@ -210,6 +218,19 @@ def _merge(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
     return Merge(widths, _parts(body, parts, path, depth, budget))
 
 
+def _palette(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    size = body.varint()
+    if not 0 < size <= body.left:
+        raise Malformed(f"{size} words announced where {body.left} bytes are left")
+    gaps = [body.varint() for _ in range(size)]
+    words = accumulate(gaps, lambda before, gap: before + gap + 1)
+    return Palette(tuple(words), _next_node(body, path, depth, budget))
+
+
+def _select(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
+    return Select(body.varint(), *_parts(body, 2, path, depth, budget))
+
+
 def _transpose(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
     return Transpose(body.varint(), _next_node(body, path, depth, budget))
 
@@ -222,5 +243,7 @@ _PARSERS: dict[int, tuple[str, Callable[[Cursor, str, int, Budget], Node]]] = {
     5: ("map", _map),
     6: ("scan", _scan),
     7: ("merge", _merge),
+    8: ("palette", _palette),
+    9: ("select", _select),
     10: ("transpose", _transpose),
 }

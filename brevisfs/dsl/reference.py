@@ -38,11 +38,13 @@ from brevisfs.dsl._program import (
     Merge,
     Node,
     Pack,
+    Palette,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -50,6 +52,7 @@ from brevisfs.dsl._program import (
     ZigZag,
     Zstd,
     children,
+    index_bits,
     walk,
 )
 from brevisfs.errors import BrevisError
@@ -280,8 +283,9 @@ class Sink(Protocol):
     def period(self, index: int) -> Sequence[int]: ...
 
 
-def _child_indices(node: Concat | Merge, index: int) -> list[int]:
-    sizes = [sum(1 for _ in walk(part, 1, 1)) for part in node.children[:-1]]
+def _child_indices(node: Concat | Merge | Select, index: int) -> list[int]:
+    parts = [child for child, _, _ in children(node, 1, 1)] if isinstance(node, Select) else node.children
+    sizes = [sum(1 for _ in walk(part, 1, 1)) for part in parts[:-1]]
     return list(accumulate(sizes, initial=index + 1))
 
 
@@ -315,6 +319,16 @@ def generate(node: Node, index: int, bits: int, lo: int, hi: int, source: Source
             return words
         case Transpose(columns, child):
             return by_rows(columns, generate(child, index + 1, bits, lo, hi, source))
+        case Palette(table, child):
+            places = generate(child, index + 1, index_bits(len(table)), lo, hi, source)
+            if max(places) >= len(table):
+                raise Malformed(f"node {index}: place {max(places)} in a palette of {len(table)} words")
+            return [table[place] for place in places]
+        case Select(word, mask, child):
+            at_mask, at_child = _child_indices(node, index)
+            chosen = generate(mask, at_mask, 1, lo, hi, source)
+            next_word = iter(generate(child, at_child, bits, lo, lo + sum(chosen), source))
+            return [next(next_word) if bit else word for bit in chosen]
         case Merge(widths, parts):
             words = [0] * (hi - lo)
             for part, at, width in zip(parts, _child_indices(node, index), widths, strict=True):
@@ -344,10 +358,14 @@ def decompose(node: Node, index: int, bits: int, lo: int, words: list[int], sink
         case Scan(_, child):
             sink.anchor(index, bits, words[0])
             decompose(child, index + 1, bits, lo, changes(node, bits, words), sink)
-        case Concat() | Merge():
+        case Palette(_, child):
+            places = places_of(node, words)
+            decompose(child, index + 1, index_bits(len(node.words)), lo, places, sink)
+        case Concat() | Merge() | Select():
             parts = split(node, bits, lo, words)
+            below = [child for child, _, _ in children(node, bits, 1 << 62)]
             for child, at, (child_bits, start, fields) in zip(
-                node.children, _child_indices(node, index), parts, strict=True
+                below, _child_indices(node, index), parts, strict=True
             ):
                 decompose(child, at, child_bits, start, fields, sink)
 
@@ -372,9 +390,22 @@ def changes(node: Scan, bits: int, words: Sequence[int]) -> list[int]:
     return [(other - one) % (1 << bits) for one, other in pairwise(words)]
 
 
-def split(node: Concat | Merge, bits: int, lo: int, words: Sequence[int]) -> list[tuple[int, int, list[int]]]:
+def places_of(node: Palette, words: Sequence[int]) -> list[int]:
+    """The child's words of a Palette whose own are `words`; raises NotApplicable."""
+    place = {word: i for i, word in enumerate(node.words)}
+    if not place.keys() >= set(words):
+        raise NotApplicable(f"{min(set(words) - place.keys()):#x} is not in the palette")
+    return [place[word] for word in words]
+
+
+def split(
+    node: Concat | Merge | Select, bits: int, lo: int, words: Sequence[int]
+) -> list[tuple[int, int, list[int]]]:
     """What each child gets of `words` at `lo`: its bits, the position in its own stream, its words."""
     parts: list[tuple[int, int, list[int]]] = []
+    if isinstance(node, Select):
+        mask = [int(word != node.word) for word in words]
+        return [(1, lo, mask), (bits, lo, [word for word in words if word != node.word])]
     if isinstance(node, Merge):
         below = bits
         for width in node.widths:
@@ -954,7 +985,10 @@ def _build(node: Node, bits: int, count: int, pieces: Pieces, items: list[bytes]
         case Scan(_, child):
             scanned = [(lo, changes(node, bits, words)) for lo, words in pieces]
             _build(child, bits, count - 1, scanned, items)
-        case Concat() | Merge():
+        case Palette(table, child):
+            placed = [(lo, places_of(node, words)) for lo, words in pieces]
+            _build(child, index_bits(len(table)), count, placed, items)
+        case Concat() | Merge() | Select():
             parts = [split(node, bits, lo, words) for lo, words in pieces]
             for i, (child, width, length) in enumerate(children(node, bits, count)):
                 _build(child, width, length, [part[i][1:] for part in parts], items)

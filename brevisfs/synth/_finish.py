@@ -23,10 +23,12 @@ from brevisfs.dsl import (
     Map,
     Merge,
     Node,
+    Palette,
     Rans,
     Raw,
     Repeat,
     Scan,
+    Select,
     Sparse,
     Transpose,
     Tunstall,
@@ -392,6 +394,10 @@ def _rebuilt(node: Node, index: int, leaves: dict[int, Choice]) -> tuple[Node, i
                 child, after = _rebuilt(part, after, leaves)
                 rebuilt.append(child)
             return replace(node, children=tuple(rebuilt)), after
-        case Repeat() | Map() | Scan() | Transpose():
+        case Select(_, mask, child):
+            mask, after = _rebuilt(mask, index + 1, leaves)
+            child, after = _rebuilt(child, after, leaves)
+            return replace(node, mask=mask, child=child), after
+        case Repeat() | Map() | Scan() | Palette() | Transpose():
             child, after = _rebuilt(node.child, index + 1, leaves)
             return replace(node, child=child), after

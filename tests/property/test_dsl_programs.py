@@ -19,11 +19,13 @@ from brevisfs.dsl import (
     Merge,
     Node,
     Pack,
+    Palette,
     ProgramError,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Xor,
     ZigZag,
     check,
@@ -223,6 +225,7 @@ def test_operators_that_apply_to_everything(stream: tuple[int, list[int]], seed:
         Scan("xor", raw),
         Scan("add", raw),
         Concat(composition(rng, len(words), parts), (raw,) * parts),
+        Select(rng.choice(words), raw, raw),
     ]
     if bits > 1:
         fields = rng.randint(2, min(bits, 6))
@@ -256,6 +259,19 @@ def test_const_takes_only_its_word(bits: int, count: int, seed: int) -> None:
     assert there_and_back(Const(word), bits, words) == words
     with pytest.raises(NotApplicable):
         there_and_back(Const(word), bits, one_bit_flipped(words, bits, seed))
+
+
+@given(streams(max_size=100), seeds)
+def test_palette_takes_only_its_words(stream: tuple[int, list[int]], seed: int) -> None:
+    bits, words = stream
+    table = sorted(set(words))
+    if len(table) < 2:
+        return
+    assert there_and_back(Palette(tuple(table), Lit(Raw())), bits, words) == words
+    other = one_bit_flipped(words, bits, seed)
+    if not set(other) <= set(table):
+        with pytest.raises(NotApplicable):
+            there_and_back(Palette(tuple(table), Lit(Raw())), bits, other)
 
 
 def one_bit_flipped(words: list[int], bits: int, seed: int) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from brevisfs import _native as native
-from brevisfs.dsl import Encoding, Huffman, Lit, Rans, Tunstall, to_wire, walk
+from brevisfs.dsl import Encoding, Huffman, Lit, Node, Palette, Rans, Raw, Select, Tunstall, to_wire, walk
 from brevisfs.dsl.reference import decode_block, flatten
 from tests.programs import Case, random_case
 
@@ -160,3 +160,67 @@ def test_classes_choose_the_table_of_a_segment(encoding: Encoding, cpu: str) -> 
     reader = native.Program(wire, shared, 8, count, block)
     with pytest.raises(native.NativeError, match="classes"):
         reader.encode_block(0, data[:block], out)
+
+
+BLOCK = 4096
+
+
+def there_and_back(node: Node, bits: int, words: np.ndarray) -> np.ndarray:
+    """Words in containers of `bits` bits, encoded and decoded in blocks."""
+    program = native.Program(to_wire(node), b"", bits, len(words), BLOCK)
+    step = BLOCK * bits // 8
+    data, payloads = words.tobytes(), []
+    for index, at in enumerate(range(0, len(data), step)):
+        out = bytearray(program.encode_bound())
+        payloads.append(bytes(out[: program.encode_block(index, data[at : at + step], out)]))
+    back = np.empty_like(words)
+    program.decode(b"".join(payloads), 0, spans(payloads), None, back.view(np.uint8), 0, len(data))
+    return back
+
+
+def random_palette(rng: np.random.Generator, bits: int, size: int) -> np.ndarray:
+    kind = np.dtype(f"<u{bits // 8}")
+    return np.unique(np.frombuffer(rng.bytes(3 * size * kind.itemsize), kind))[:size]
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("size", [2, 15, 16, 17, 100, 3000])
+def test_palettes_of_every_size(bits: int, size: int, cpu: str) -> None:
+    rng = np.random.default_rng(size)
+    table = random_palette(rng, bits, size)
+    node = Palette(tuple(table.tolist()), Lit(Raw()))
+    words = rng.choice(table, 3 * BLOCK + 1237)
+    assert (there_and_back(node, bits, words) == words).all()
+    for at in (0, 100, len(words) - 1):
+        for other in {int(table[0]) - 1, int(table[-1]) + 1, int(table[0]) + 1, (1 << bits) - 1}:
+            if other not in node.words and 0 <= other < 1 << bits:
+                strange = words.copy()
+                strange[at] = other
+                with pytest.raises(native.NotApplicable, match="palette"):
+                    there_and_back(node, bits, strange)
+
+
+@pytest.mark.parametrize("size", [15, 100])
+def test_a_place_beyond_the_palette_is_damage(size: int, cpu: str) -> None:
+    width = (size - 1).bit_length()
+    places = np.zeros(BLOCK, np.uint8)
+    places[BLOCK // 2] = size
+    payload = bytearray(BLOCK)
+    raw = native.Program(to_wire(Lit(Raw())), b"", width, BLOCK, BLOCK)
+    flat = np.packbits((places[:, None] >> np.arange(width)) & 1, bitorder="little")
+    length = raw.encode_block(0, flat, payload)
+    for table in (range(size), range(0, 256 * size, 256)):
+        bits = 8 if table[-1] < 256 else 16
+        program = native.Program(to_wire(Palette(tuple(table), Lit(Raw()))), b"", bits, BLOCK, BLOCK)
+        out = np.empty(BLOCK * bits // 8, np.uint8)
+        with pytest.raises(native.BlockDamaged, match="palette"):
+            program.decode(payload[:length], 0, spans([bytes(payload[:length])]), None, out, 0, len(out))
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99, 1.0])
+def test_selects_of_every_density(bits: int, share: float, cpu: str) -> None:
+    rng = np.random.default_rng(int(share * 100))
+    words = np.frombuffer(rng.bytes(bits // 8 * (3 * BLOCK + 1237)), f"<u{bits // 8}").copy()
+    words[rng.random(len(words)) >= share] = 7
+    assert (there_and_back(Select(7, Lit(Raw()), Lit(Raw())), bits, words) == words).all()

@@ -14,12 +14,14 @@ from brevisfs.dsl import (
     Merge,
     Node,
     Pack,
+    Palette,
     ProgramError,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     Xor,
     ZigZag,
@@ -53,6 +55,11 @@ RAW = Lit(Raw())
         (Lit(Zstd()), 64, 1),
         (Lit(Sparse(3)), 2, 1),
         (Concat((1,) * 127, (RAW,) * 127), 8, 127),
+        (Palette((0, 255), RAW), 8, 1),
+        (Palette(tuple(range(4096)), Const(4095)), 12, 1),
+        (Palette((1, 2, (1 << 64) - 1), Merge((1, 1), (RAW, RAW))), 64, 1),
+        (Select(3, Const(1), Const(2)), 2, 1),
+        (Select(0, Lit(Huffman(1, 1)), Select(1, RAW, RAW)), 64, 9),
     ],
 )
 def test_valid(node: Node, bits: int, count: int) -> None:
@@ -106,6 +113,16 @@ def test_valid(node: Node, bits: int, count: int) -> None:
         (Lit(Rans(1, 7)), 8, 1, "root.lit"),
         (Lit(Rans(1, 15)), 8, 1, "root.lit"),
         (Lit(Rans(1, 12)), 17, 1, "root.lit"),
+        (Palette((0,), Const(0)), 8, 1, "root.palette"),
+        (Palette((), Const(0)), 8, 1, "root.palette"),
+        (Palette(tuple(range(4097)), RAW), 13, 1, "root.palette"),
+        (Palette((1, 1), RAW), 8, 1, "root.palette"),
+        (Palette((-1, 1), RAW), 8, 1, "root.palette"),
+        (Palette((1, 256), RAW), 8, 1, "root.palette"),
+        (Palette((1, 2, 3), Const(4)), 8, 1, "root.palette.const"),
+        (Select(4, RAW, RAW), 2, 1, "root.select"),
+        (Select(0, Const(2), RAW), 8, 1, "root.select[0].const"),
+        (Select(0, RAW, Const(4)), 2, 1, "root.select[1].const"),
         (Merge((8, 8), (Lit(Pack(8, 0)), RAW)), 16, 1, "root.merge[0].lit"),
         (Merge((8, 8), (RAW, Map(Gray(), Const(256)))), 16, 1, "root.merge[1].map.const"),
         (Concat((1, 2), (RAW, Scan("add", Scan("add", RAW)))), 8, 3, "root.concat[1].scan.scan"),
@@ -159,7 +176,8 @@ def test_tables_share_one_limit() -> None:
 
 
 def test_walk_is_in_prefix_order_with_types() -> None:
-    node = Merge((5, 3), (Concat((4, 8), (RAW, Repeat(4, RAW))), Scan("add", Const(1))))
+    last = Scan("add", Select(0, RAW, Palette((0, 7), Const(1))))
+    node = Merge((5, 3), (Concat((4, 8), (RAW, Repeat(4, RAW))), last))
     assert [(i, d, type(n).__name__, b, c) for i, d, n, b, c in walk(node, 8, 12)] == [
         (0, 0, "Merge", 8, 12),
         (1, 1, "Concat", 5, 12),
@@ -167,5 +185,8 @@ def test_walk_is_in_prefix_order_with_types() -> None:
         (3, 2, "Repeat", 5, 8),
         (4, 3, "Lit", 5, 2),
         (5, 1, "Scan", 3, 12),
-        (6, 2, "Const", 3, 11),
+        (6, 2, "Select", 3, 11),
+        (7, 3, "Lit", 1, 11),
+        (8, 3, "Palette", 3, 11),
+        (9, 4, "Const", 1, 11),
     ]

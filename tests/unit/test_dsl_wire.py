@@ -14,12 +14,14 @@ from brevisfs.dsl import (
     Merge,
     Node,
     Pack,
+    Palette,
     ProgramError,
     Rans,
     Raw,
     Repeat,
     RotR,
     Scan,
+    Select,
     Sparse,
     UnknownOperator,
     Xor,
@@ -52,6 +54,8 @@ FORMS: list[tuple[Node, int, int, str]] = [
     (Scan("xor", RAW), 8, 4, "06 04 00 01 01 00"),
     (Scan("add", Const(1)), 8, 4, "06 04 01 02 01 01"),
     (Merge((1, 7), (Const(1), RAW)), 8, 4, "07 09 02 01 07 02 01 01 01 01 00"),
+    (Palette((3, 4, 132), Lit(Pack(1, 2))), 8, 4, "08 09 03 03 00 7f 01 03 01 01 02"),
+    (Select(0x80, Const(1), RAW), 8, 4, "09 08 8001 02 01 01 01 01 00"),
 ]
 
 
@@ -85,6 +89,10 @@ def test_every_shorter_or_longer_form_is_refused(node: Node, bits: int, count: i
         ("07 0a ffffffffffffffff7f 01", r"^root\.merge: 9223372036854775807 bytes announced"),
         ("05 04 06 01 01 00", r"^root\.map: map function 6 does not exist"),
         ("06 04 02 01 01 00", r"^root\.scan: scan kind 2 does not exist"),
+        ("08 0a ffffffffffffffff7f 01", r"^root\.palette: 9223372036854775807 words announced"),
+        ("08 04 00 01 01 00", r"^root\.palette: 0 words announced"),
+        ("08 05 01 07 01 01 00", r"^root\.palette: 1 words, not 2 to 4096"),
+        ("08 07 02 01 fe01 01 01 00", r"^root\.palette: 0x100 is not a word of 8 bits"),
         ("06 04 00 01 01 05", r"^root\.scan\.lit: 1 bytes announced where 0 are left"),
         ("02 02 80 02", r"^root\.const: 0x100 is not a word of 8 bits"),
     ],
@@ -99,7 +107,7 @@ def test_malformed(form: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("form", "path", "code"),
     [
-        ("08 02 01 02", "root", 8),
+        ("0b 02 01 02", "root", 11),
         ("ff 00", "root", 255),
         ("01 03 63 01 02", "root.lit", 0x63),
         ("07 0a 02 04 04 01 01 00 0b 02 01 02", "root.merge[1]", 11),
