@@ -1,22 +1,53 @@
-"""The backing folder: what stands for a name, and safe access to it."""
+"""The backing folder: what stands for a name, safe access to it, and changes that lose nothing."""
 
+from brevisfs.store._catalog import Catalog
+from brevisfs.store._changes import Changes, NeedsRaw, SourceMoved, check_name, sync_folder
 from brevisfs.store._errors import StoreBusy, StoreNotFound
 from brevisfs.store._lock import take_lock
-from brevisfs.store._names import ARCHIVE_SUFFIX, PENDING_SUFFIX, PRIVATE_FOLDER, is_reserved, shown_as
+from brevisfs.store._metadata import copy_metadata
+from brevisfs.store._names import (
+    ARCHIVE_SUFFIX,
+    LONGEST_NAME,
+    PENDING_SUFFIX,
+    PRIVATE_FOLDER,
+    is_reserved,
+    shown_as,
+)
+from brevisfs.store._private import Private, Temporary
+from brevisfs.store._recover import Place, begin, equal_losers, links, settle, unpack_links, walk
 from brevisfs.store._store import Entry, Identity, Kind, Step, Store
+from brevisfs.store._syscalls import sync_filesystem
 
 __all__ = [
     "ARCHIVE_SUFFIX",
+    "LONGEST_NAME",
     "PENDING_SUFFIX",
     "PRIVATE_FOLDER",
+    "Catalog",
+    "Changes",
     "Entry",
     "Identity",
     "Kind",
+    "NeedsRaw",
+    "Place",
+    "Private",
+    "SourceMoved",
     "Step",
     "Store",
     "StoreBusy",
     "StoreNotFound",
+    "Temporary",
+    "begin",
+    "check_name",
+    "copy_metadata",
+    "equal_losers",
     "is_reserved",
+    "links",
+    "settle",
     "shown_as",
+    "sync_filesystem",
+    "sync_folder",
     "take_lock",
+    "unpack_links",
+    "walk",
 ]

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 ARCHIVE_SUFFIX = b".brv"
 PENDING_SUFFIX = b".brv+"
 PRIVATE_FOLDER = b".brevisfs"
+LONGEST_NAME = 255 - len(PENDING_SUFFIX)
+"""Bytes that a name may have for the suffixes to fit."""
 
 _SUFFIXES = (PENDING_SUFFIX, ARCHIVE_SUFFIX)
 
@@ -32,12 +34,9 @@ def candidates(name: bytes) -> tuple[bytes, bytes, bytes]:
     return name + PENDING_SUFFIX, name, name + ARCHIVE_SUFFIX
 
 
-def winners(files: Iterable[tuple[bytes, bool]]) -> dict[bytes, bytes]:
-    """Name in the mount → name in the store, of (name in the store, is an archive)."""
-    best: dict[bytes, bytes] = {}
+def ranked(files: Iterable[tuple[bytes, bool]]) -> dict[bytes, list[bytes]]:
+    """Name in the mount → its files in the store, the winner first, of (name in the store, is an archive)."""
+    found: dict[bytes, list[bytes]] = {}
     for file, is_archive in files:
-        name = shown_as(file, is_archive)
-        rank = candidates(name).index
-        if name not in best or rank(file) < rank(best[name]):
-            best[name] = file
-    return best
+        found.setdefault(shown_as(file, is_archive), []).append(file)
+    return {name: sorted(those, key=candidates(name).index) for name, those in found.items()}

@@ -19,12 +19,12 @@ from typing import NamedTuple, Self
 
 from brevisfs.archive import ArchiveError, is_archive, original_length
 from brevisfs.store._errors import StoreNotFound
-from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, shown_as, winners
+from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, ranked, shown_as
 
 _HEADS_KEPT = 16384
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking, so that a pipe put in the place of a file cannot hold the daemon up.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Kind(Enum):
@@ -110,15 +110,22 @@ class Store:
 
         Raises ESTALE if a folder on the way is not the one that the trail names.
         """
+        with self.folder_at([step.name for step in trail], trail) as here:
+            yield here
+
+    @contextmanager
+    def folder_at(self, names: Sequence[bytes], trail: Sequence[Step] | None = None) -> Iterator[int]:
+        """As `folder`, by names alone where no trail says which folders they must be."""
         here = os.dup(self.root)
         try:
-            for step in trail:
-                below = os.open(step.name, _FOLDER, dir_fd=here)
+            for depth, name in enumerate(names):
+                below = os.open(name, _FOLDER, dir_fd=here)
                 os.close(here)
                 here = below
                 status = os.fstat(here)
-                if (status.st_dev, status.st_ino) != (step.device, step.inode):
-                    raise OSError(errno.ESTALE, "the folder was replaced", step.name)
+                expected = (self._device, status.st_ino) if trail is None else trail[depth][1:]
+                if (status.st_dev, status.st_ino) != expected:
+                    raise OSError(errno.ESTALE, "the folder was replaced", name)
             yield here
         finally:
             os.close(here)
@@ -137,30 +144,57 @@ class Store:
 
     def entries(self, folder: int) -> list[Entry]:
         """Everything a folder of the mount has."""
+        return [entry for entry, _ in self.survey(folder)]
+
+    def survey(self, folder: int) -> list[tuple[Entry, list[Entry]]]:
+        """Everything a folder of the mount has, each with the losers of its name."""
         listing = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:
             files = [os.fsencode(file) for file in os.listdir(listing)]
         finally:
             os.close(listing)
-        seen: dict[bytes, tuple[os.stat_result, int | None]] = {}
+        seen: dict[bytes, Entry] = {}
         for file in files:
             status = self._status(folder, file)
             if status is not None:
-                seen[file] = status, self._original_length(folder, file, status)
-        shown = winners((file, length is not None) for file, (_, length) in seen.items())
+                length = self._original_length(folder, file, status)
+                seen[file] = _entry(shown_as(file, length is not None), file, length, status)
+        shown = ranked((file, entry.kind is Kind.ARCHIVE) for file, entry in seen.items())
         return [
-            _entry(name, file, seen[file][1], seen[file][0])
-            for name, file in shown.items()
+            (seen[winner], [seen[loser] for loser in losers])
+            for name, (winner, *losers) in shown.items()
             if name != PRIVATE_FOLDER
         ]
 
-    def open(self, folder: int, entry: Entry) -> int:
-        """A descriptor to read the entry's backing file; ESTALE if another file has taken its place."""
-        file = os.open(entry.file, _FILE, dir_fd=folder)
+    def losers(self, folder: int, entry: Entry) -> list[bytes]:
+        """The files that would stand for the entry's name if its own were not there."""
+        return [
+            file
+            for file in candidates(entry.name)
+            if file != entry.file and self._shows_as(folder, file) == entry.name
+        ]
+
+    def is_plain(self, folder: int, file: bytes) -> bool:
+        """Whether there is a file of this name that is shown under it."""
+        return self._shows_as(folder, file) == file
+
+    def open(self, folder: int, entry: Entry, access: int = os.O_RDONLY) -> int:
+        """A descriptor of the entry's backing file; ESTALE if another file has taken its place.
+
+        `access` is O_RDONLY, O_WRONLY or O_RDWR.
+        """
+        file = os.open(entry.file, _FILE | access, dir_fd=folder)
         if not os.path.samestat(os.fstat(file), entry.status):
             os.close(file)
             raise OSError(errno.ESTALE, "the file was replaced", entry.file)
         return file
+
+    def _shows_as(self, folder: int, file: bytes) -> bytes | None:
+        """The name in the mount of a file, None if there is no such file."""
+        status = self._status(folder, file)
+        if status is None:
+            return None
+        return shown_as(file, self._original_length(folder, file, status) is not None)
 
     def _status(self, folder: int, file: bytes) -> os.stat_result | None:
         """None for what is not there and for what lies on another device."""

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from brevisfs.store import is_reserved, shown_as
-from brevisfs.store._names import candidates, winners
+from brevisfs.store._names import candidates, ranked
 
 
 @pytest.mark.parametrize(
@@ -40,17 +40,17 @@ def test_only_suffixed_names_are_reserved() -> None:
 def test_the_pending_archive_beats_the_raw_file_beats_the_archive() -> None:
     files = [(b"x", False), (b"x.brv", True), (b"x.brv+", True)]
     for some in itertools.permutations(files):
-        assert winners(some) == {b"x": b"x.brv+"}
+        assert ranked(some) == {b"x": [b"x.brv+", b"x", b"x.brv"]}
     for some in itertools.permutations(files[:2]):
-        assert winners(some) == {b"x": b"x"}
-    assert winners(files[1:2]) == {b"x": b"x.brv"}
+        assert ranked(some) == {b"x": [b"x", b"x.brv"]}
+    assert ranked(files[1:]) == {b"x": [b"x.brv+", b"x.brv"]}
 
 
 def test_a_text_file_is_no_rival() -> None:
-    assert winners([(b"x", False), (b"x.brv", False), (b"x.brv+", False)]) == {
-        b"x": b"x",
-        b"x.brv": b"x.brv",
-        b"x.brv+": b"x.brv+",
+    assert ranked([(b"x", False), (b"x.brv", False), (b"x.brv+", False)]) == {
+        b"x": [b"x"],
+        b"x.brv": [b"x.brv"],
+        b"x.brv+": [b"x.brv+"],
     }
 
 
@@ -62,6 +62,6 @@ def test_every_winner_is_a_candidate_for_its_name() -> None:
     ]
     for kinds in itertools.product((False, True), repeat=len(names)):
         files = dict(zip(names, kinds, strict=True))
-        for name, file in winners(files.items()).items():
-            assert file in candidates(name)
-            assert shown_as(file, files[file]) == name
+        for name, those in ranked(files.items()).items():
+            assert sorted(those, key=candidates(name).index) == those
+            assert all(shown_as(file, files[file]) == name for file in those)

@@ -1,0 +1,176 @@
+"""Bringing a store in order: what a process that died in the middle of a change has left."""
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from brevisfs.archive import Reader
+from brevisfs.errors import BrevisError
+from brevisfs.store._changes import Changes, sync_folder
+from brevisfs.store._names import ARCHIVE_SUFFIX, PENDING_SUFFIX
+from brevisfs.store._private import Private, Temporary
+from brevisfs.store._store import Entry, Identity, Kind, Step, Store
+from brevisfs.store._syscalls import move
+
+_INTENT = b"intent"
+_PIECE = 4 << 20
+
+Bytes = npt.NDArray[np.uint8]
+
+Place = tuple[list[bytes], bytes]
+"""Where a name of the mount is: the names of the folders down to it, and its own."""
+
+
+def begin(changes: Changes) -> None:
+    """What has to be done before a store is served: finishes a change of many names, empties `tmp`."""
+    finish_intent(changes.store, changes.private)
+    changes.private.clear_temporaries()
+
+
+def unpack_links(changes: Changes, places: Sequence[Place], archive: Entry, plain: Temporary) -> None:
+    """As Changes.unpack, of an archive with several names: all of them are the raw file afterwards.
+
+    `places` are all names of the archive `archive`. From the moment that the record of what is intended is
+    on disk, the change will be finished, by the next start if this process dies.
+    """
+    names = [([os.fsdecode(name) for name in trail], os.fsdecode(name)) for trail, name in places]
+    record = {
+        "temporary": os.fsdecode(plain.name),
+        "archive": [archive.status.st_size, archive.status.st_mtime_ns],
+        "names": names,
+    }
+    sync_folder(changes.private.temporaries)
+    draft = changes.private.temporary()
+    try:
+        os.write(draft.file, json.dumps(record).encode())
+        os.fsync(draft.file)
+    finally:
+        os.close(draft.file)
+    move(changes.private.temporaries, draft.name, changes.private.folder, _INTENT)
+    sync_folder(changes.private.folder)
+    finish_intent(changes.store, changes.private)
+
+
+def finish_intent(store: Store, private: Private) -> None:
+    """Does what is left to do of a recorded change of many names, if there is one."""
+    try:
+        file = os.open(_INTENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=private.folder)
+    except FileNotFoundError:
+        return
+    with open(file, "rb") as text:
+        record = json.load(text)
+    temporary = os.fsencode(record["temporary"])
+    for trail, name in record["names"]:
+        # A folder that is gone has nothing to change; whoever took it away took the archive's name along.
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            store.folder_at([os.fsencode(step) for step in trail]) as folder,
+        ):
+            _unpack_link(store, private, folder, os.fsencode(name), temporary, tuple(record["archive"]))
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=private.temporaries)
+    os.unlink(_INTENT, dir_fd=private.folder)
+    sync_folder(private.folder)
+
+
+def _unpack_link(
+    store: Store, private: Private, folder: int, name: bytes, temporary: bytes, archive: tuple[int, int]
+) -> None:
+    with suppress(FileExistsError):
+        os.link(temporary, name, src_dir_fd=private.temporaries, dst_dir_fd=folder, follow_symlinks=False)
+    plain = os.stat(temporary, dir_fd=private.temporaries, follow_symlinks=False)
+    if not os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+        return
+    sync_folder(folder)
+    for file in (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX):
+        with suppress(FileNotFoundError):
+            status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+            if (status.st_size, status.st_mtime_ns) == archive and not store.is_plain(folder, file):
+                os.unlink(file, dir_fd=folder)
+
+
+def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, list[Entry]]]]]:
+    """Every folder of a store, each with what it has and the losers, see Store.survey.
+
+    A folder that goes away or cannot be read meanwhile is left out.
+    """
+    waiting: list[list[Step]] = [[]]
+    while waiting:
+        trail = waiting.pop()
+        try:
+            with store.folder(trail) as folder:
+                found = store.survey(folder)
+        except OSError:
+            continue
+        yield trail, found
+        for entry, _ in found:
+            if entry.is_folder:
+                waiting.append([*trail, Step(entry.file, entry.status.st_dev, entry.status.st_ino)])
+
+
+def links(store: Store, archive: Entry) -> list[tuple[list[Step], bytes]]:
+    """All names of an archive, as (trail of the folder, name)."""
+    return [
+        (trail, entry.name)
+        for trail, found in walk(store)
+        for entry, _ in found
+        if entry.kind is Kind.ARCHIVE and os.path.samestat(entry.status, archive.status)
+    ]
+
+
+def settle(changes: Changes, folder: int, name: bytes, equal: Sequence[Entry]) -> None:
+    """Leaves a name with its winner alone, under its usual file name.
+
+    Losers that are among `equal`, in that state, are removed; all others are put away.
+    """
+    winner = changes.store.find(folder, name)
+    same = {(entry.file, entry.identity) for entry in equal}
+    for file in changes.store.losers(folder, winner):
+        status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+        if (file, Identity.of(status)) in same:
+            os.unlink(file, dir_fd=folder)
+        else:
+            changes.private.put_away(folder, file)
+    if winner.kind is Kind.ARCHIVE and winner.file == name + PENDING_SUFFIX:
+        with suppress(FileExistsError):  # a plain file is called so, and the archive can stay as it is
+            move(folder, winner.file, folder, name + ARCHIVE_SUFFIX)
+
+
+def equal_losers(store: Store, folder: int, winner: Entry, losers: Sequence[Entry]) -> list[Entry]:
+    """Those of the losers that hold the same bytes as the winner. Reads and decodes all of them."""
+    return [loser for loser in losers if _same_content(store, folder, winner, loser)]
+
+
+def _same_content(store: Store, folder: int, one: Entry, other: Entry) -> bool:
+    if one.size != other.size or not all(stat.S_ISREG(entry.status.st_mode) for entry in (one, other)):
+        return False
+    try:
+        with _content(store, folder, one) as first, _content(store, folder, other) as second:
+            ranges = ((begin, min(one.size, begin + _PIECE)) for begin in range(0, one.size, _PIECE))
+            return all(np.array_equal(first(begin, end), second(begin, end)) for begin, end in ranges)
+    except (BrevisError, OSError):
+        return False
+
+
+@contextmanager
+def _content(store: Store, folder: int, entry: Entry) -> Iterator[Callable[[int, int], Bytes]]:
+    """A function that reads the plain bytes begin…end of a file of the mount."""
+    file = store.open(folder, entry)
+    try:
+        reader = Reader(file) if entry.kind is Kind.ARCHIVE else None
+
+        def read(begin: int, end: int) -> Bytes:
+            if reader is None:
+                return np.frombuffer(os.pread(file, end - begin, begin), np.uint8)
+            out = np.empty(end - begin, np.uint8)
+            reader.read_into(begin, out)
+            return out
+
+        yield read
+    finally:
+        os.close(file)
