@@ -2,17 +2,24 @@
 
 from brevisfs.synth._pack import PackReport, SourceChanged, pack
 from brevisfs.synth._plan import Candidate, Plan, synthesize
+from brevisfs.synth._prior import BadPrior, Prior
 from brevisfs.synth._profile import Profile
+from brevisfs.synth._search import ADAPTIVE, Effort, Strategy
 from brevisfs.synth._source import Memory, Source
 
 __all__ = [
+    "ADAPTIVE",
+    "BadPrior",
     "Candidate",
+    "Effort",
     "Memory",
     "PackReport",
     "Plan",
+    "Prior",
     "Profile",
     "Source",
     "SourceChanged",
+    "Strategy",
     "pack",
     "synthesize",
 ]

@@ -248,7 +248,7 @@ class _Passes:
     def __init__(self, part: Part, node: Node) -> None:
         self._part = part
         self._analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
-        self._scanned = _under_scan(node, part.bits, part.count)
+        self._scans = _scans_above(node, part.bits, part.count)
         self._starts = _starts(node, part.bits, part.count)
 
     def words(self, index: int, step: int, columns: int) -> Iterator[_classes.Placed]:
@@ -262,9 +262,9 @@ class _Passes:
             if columns:
                 whole = len(words) // columns * columns
                 words = np.append(words[:whole].reshape(-1, columns).T, words[whole:])
-            if index in self._scanned and len(words) and (block + 1) * size < self._part.count:
-                # No block has the change to the next block's first word: anything stands for it.
-                words = np.append(words, words[-1])
+            if self._scans[index] and len(words) and (block + 1) * size < self._part.count:
+                # No block has a Scan's change to the next block's first word: anything stands for it.
+                words = np.append(words, np.repeat(words[-1:], self._scans[index]))
             if len(words):
                 yield max(0, block * size - self._starts[index]), words
 
@@ -353,18 +353,16 @@ def _leaf_indexes(node: Node, part: Part) -> list[int]:
     return [index for index, _, inner, _, _ in nodes if isinstance(inner, Lit | Const)]
 
 
-def _under_scan(node: Node, bits: int, count: int) -> set[int]:
-    """Prefix indexes of the nodes below a Scan."""
-    below: set[int] = set()
-    scan_depth: int | None = None
-    for index, depth, inner, _, _ in walk(node, bits, count):
-        if scan_depth is not None and depth <= scan_depth:
-            scan_depth = None
-        if scan_depth is not None:
-            below.add(index)
-        elif isinstance(inner, Scan):
-            scan_depth = depth
-    return below
+def _scans_above(node: Node, bits: int, count: int) -> dict[int, int]:
+    """By prefix index, how many Scans each node is below."""
+    above: dict[int, int] = {}
+    ahead = [(0, node, bits, count)]
+    while ahead:
+        scans, inner, bits, count = ahead.pop()
+        above[len(above)] = scans
+        scans += isinstance(inner, Scan)
+        ahead += reversed([(scans, *child) for child in children(inner, bits, count)])
+    return above
 
 
 def _count_leaves(part: Part, node: Node, settings: Settings) -> dict[int, _Leaf]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -13,32 +13,28 @@ from brevisfs import safetensors
 from brevisfs._native import join_shared
 from brevisfs.dsl import (
     Const,
-    Huffman,
     Lit,
+    Map,
+    Merge,
     Node,
     ProgramError,
     Raw,
-    Repeat,
     Transpose,
     Zstd,
     check,
     children,
     to_text,
     to_wire,
+    walk,
 )
-from brevisfs.synth._columns import Tile, record, tile, tiles_of
+from brevisfs.synth._columns import Tile, tile, tiles_of
 from brevisfs.synth._finish import Finished, finish
-from brevisfs.synth._literal import CODE_BITS, Choice, Extent, raw
+from brevisfs.synth._hole import Hole
+from brevisfs.synth._literal import Choice, Extent, raw
+from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
-from brevisfs.synth._search import Hint, expand, expand_root
-from brevisfs.synth._source import Part, Source
-
-BLOCK_BYTES = 1 << 17
-BLOCK_WORDS = 1 << 16
-"""A block has this many words, or more if its words are so narrow that it would not have BLOCK_BYTES."""
-
-WIDEST_RECORD = 8
-"""Bytes up to which a record is a word."""
+from brevisfs.synth._search import ADAPTIVE, Effort, Found, Strategy, search
+from brevisfs.synth._source import Part, Source, block_words
 
 CLOSE = 1.1
 """Choices within this factor of the best are fitted too before one is taken."""
@@ -71,6 +67,7 @@ class Plan:
     count: int
     block: int
     candidates: list[Candidate]
+    effort: Effort
     classes: dict[int, NDArray[np.uint8]]
 
 
@@ -81,53 +78,58 @@ def word_bits(dtype: str | None, nbytes: int) -> int:
     return bits if bits and 8 * nbytes % bits == 0 else 8
 
 
-def block_words(bits: int, count: int, most: int | None = None) -> int:
-    """Words a block: `most` where given, fewer where there are fewer words."""
-    most = most or max(BLOCK_WORDS, 8 * BLOCK_BYTES // bits // 64 * 64)
-    return min(most, -(-count // 64) * 64, 1 << 20)
-
-
 def synthesize(
-    source: Source, dtype: str | None, shape: Sequence[int], profile: Profile, block: int | None = None
+    source: Source,
+    dtype: str | None,
+    shape: Sequence[int],
+    profile: Profile,
+    block: int | None = None,
+    *,
+    strategy: Strategy = ADAPTIVE,
+    prior: Callable[[], Prior] = Prior,
 ) -> Plan:
     """The program found for the bytes of a tensor of `dtype` and `shape`, which may be unknown or ().
 
-    `block` overrides the words a block. The same bytes and arguments give the same plan. Raises
-    ValueError for an empty source; whatever its `read` raises passes through.
+    `block` overrides the words a block. `prior` is asked if the order of the search matters. The same
+    bytes and arguments give the same plan. Raises ValueError for an empty source; whatever its `read`
+    raises passes through.
     """
+    found = look_up(source, dtype, shape, profile, block, strategy, prior)
+    part, fitted = _fitted(found.programs, tuple(shape), block is not None, SETTINGS[profile])
+    node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
+    if fitted.size > raw(part.bits, Extent(part.count, fitted.block)).size:
+        node, shared, classes = Lit(Raw()), b"", {}
+    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in found.programs]
+    return Plan(
+        node, to_wire(node), shared, part.bits, part.count, fitted.block, candidates, found.effort, classes
+    )
+
+
+def look_up(
+    source: Source,
+    dtype: str | None,
+    shape: Sequence[int],
+    profile: Profile,
+    block: int | None,
+    strategy: Strategy,
+    prior: Callable[[], Prior],
+) -> Found:
+    """What the search finds, before anything is fitted. Arguments and errors are those of `synthesize`."""
     if source.nbytes == 0:
         raise ValueError("nothing to synthesise: the tensor has no bytes")
     bits = word_bits(dtype, source.nbytes)
-    part = _part(source, bits, block)
-    settings = SETTINGS[profile]
-    choices = [
-        (part, choice) for choice in expand_root(part, Hint(dtype in _FLOATING, tuple(shape)), settings)
-    ]
-    if bits == 8 and not isinstance(choices[0][1].node, Const | Repeat):
-        choices += _of_records(part, tuple(shape), block, settings)
-        choices.sort(key=lambda entry: entry[1].rank)
-    part, fitted = _fitted(choices, tuple(shape), block is not None, settings)
-    node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
-    part = replace(part, block=fitted.block)
-    if fitted.size > raw(part.bits, Extent(part.count, part.block)).size:
-        node, shared, classes = Lit(Raw()), b"", {}
-    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in choices]
-    return Plan(node, to_wire(node), shared, part.bits, part.count, part.block, candidates, classes)
-
-
-def _of_records(
-    part: Part, shape: tuple[int, ...], block: int | None, settings: Settings
-) -> list[tuple[Part, Choice]]:
-    """Programs for bytes that are records of fields: as wider words if short, else by column."""
-    size, bits = record(part, shape)
-    if 1 < size <= WIDEST_RECORD:
-        wide = _part(part.source, size * part.bits, block)
-        return [(wide, choice) for choice in expand(wide, Hint(), settings)]
-    if size > WIDEST_RECORD and block is None:
-        # What it comes to is estimated; fitting finds the tables.
-        estimate = min(bits, part.bits) * part.count / 8
-        return [(part, Choice(Transpose(size, Lit(Huffman(1, CODE_BITS))), estimate))]
-    return []
+    count = 8 * source.nbytes // bits
+    part = Part(source, bits, count, block_words(bits, count, block))
+    root = Hole(
+        part,
+        0,
+        dtype or "bytes",
+        SETTINGS[profile],
+        floating=dtype in _FLOATING,
+        shape=tuple(shape),
+        fixed=block is not None,
+    )
+    return search(root, strategy, prior)
 
 
 def _fitted(
@@ -139,11 +141,11 @@ def _fitted(
     Records by column are ranked with what such tables bring.
     """
     fitted: list[tuple[Part, Finished]] = []
-    best = choices[0][1].rank
+    best, kind = choices[0][1].rank, None
     for part, choice in choices:
         if fitted and (choice.rank > CLOSE * best or _holds_zstd(choice.node)):
             break
-        if fitted and type(choice.node) in (Lit, type(fitted[0][1].node)):
+        if fitted and (isinstance(choice.node, Lit) or _kind(choice.node, part) == kind):
             continue
         try:
             check(choice.node, part.bits, part.count)
@@ -152,9 +154,16 @@ def _fitted(
         except ProgramError:
             continue
         fitted.append((part, found))
+        kind = _kind(choice.node, part)
         if len(fitted) == 2 or _holds_zstd(choice.node) or isinstance(choice.node, Transpose):
             break
     return min(fitted, key=lambda entry: entry[1].rank)
+
+
+def _kind(node: Node, part: Part) -> frozenset[type[Node]]:
+    """The root's operator and those further down that move words: these decide what rows and columns gain."""
+    inner = {type(below) for _, _, below, _, _ in walk(node, part.bits, part.count)}
+    return frozenset({type(node), *(inner - {Lit, Const, Map, Merge})})
 
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
@@ -172,8 +181,3 @@ def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, setti
 
 def _holds_zstd(node: Node) -> bool:
     return node == Lit(Zstd()) or any(_holds_zstd(child) for child, _, _ in children(node, 64, 1 << 40))
-
-
-def _part(source: Source, bits: int, block: int | None) -> Part:
-    count = 8 * source.nbytes // bits
-    return Part(source, bits, count, block_words(bits, count, block))

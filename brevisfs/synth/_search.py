@@ -1,173 +1,250 @@
-"""The search: which program describes a stream in the fewest bytes.
+"""The search: bounded A* over partial programs.
 
-A hole is a stream of known words. A production fills it with an operator whose children are smaller
-or simpler holes; it applies only where D gives the children's words, so what comes out is right by
-construction. Here the root is expanded with every production that applies, and each hole below it
-with Map, Scan and the best cut into fields, whose literals complete the program.
+A state is a program with places that are completed and holes that are not. Expanding it applies each
+production that applies to each of its holes; the holes before that one are completed by literals, so
+that no program is come by twice. Each state is also told as a whole program, its roll-out, with all its
+holes completed by literals. The best of these is the incumbent, at first the words as they are, and a
+state that cannot get below it is dropped.
+
+States are expanded in the order of g + h: the bits that their productions have under the prior, and the
+least that completing their holes adds. That decides how soon a program is found, never whether. Ties go
+to the lower roll-out, then to the state's name, so the order does not hang on how states were come by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cached_property
 
-import numpy as np
-
-from brevisfs.dsl import (
-    Add,
-    BitReverse,
-    Concat,
-    Function,
-    Gray,
-    Map,
-    Node,
-    Repeat,
-    RotR,
-    Scan,
-    ScanKind,
-    Xor,
-    ZigZag,
-)
-from brevisfs.synth import _fields, _structure, _zstd
-from brevisfs.synth._costs import entropy_bits
-from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, constant, raw
-from brevisfs.synth._profile import Settings
-from brevisfs.synth._sample import Sample
+from brevisfs.dsl import Node, children, to_text
+from brevisfs.dsl._check import MAX_NODES
+from brevisfs.synth import _steps
+from brevisfs.synth._hole import Hole, Join, Move, Slot
+from brevisfs.synth._literal import NODE_BYTES, Choice, raw
+from brevisfs.synth._prior import LITERAL, Prior
+from brevisfs.synth._productions import moves
 from brevisfs.synth._source import Part
 
-Step = Function | ScanKind
-"""A Map's function or a Scan's kind."""
+OPEN_BYTES = 512 << 20
+"""Memory that the words of open states may take; beyond it the states that are last in order go."""
 
-PROMISING = 0.97
-"""A changed stream is looked at closely if its planes' entropy falls below this share."""
+ADAPTIVE_BYTES = 1 << 15
+"""Sections from which a second expansion may pay."""
 
-SHORT_WORDS = 4096
-"""Streams shorter than this are only looked at as they are and in their simplest change."""
+PATIENCE = 3
+PAYING = 0.0005
+"""So many expansions on end that gain less than this share of the section are the last."""
 
-SETTLED = 2
-"""How many of the best cut streams have zstd tried on their fields."""
-
-GLANCE_RUNS, GLANCE_WORDS = 8, 1024
+MOST_EXPANSIONS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
-    """What the dtype and shape say about where to look; never what may be found."""
+class Strategy:
+    """`budget` states are expanded at most; None: as many as seem to pay.
 
-    floating: bool = False
-    shape: tuple[int, ...] = ()
-
-
-def expand_root(part: Part, hint: Hint, settings: Settings) -> list[Choice]:
-    """Completed programs for all of the words, the best first; the plain literal is among them."""
-    if part.bits in (8, 16, 32, 64):
-        found = _structure.survey(part)
-        if found.constant is not None:
-            return [constant(found.constant)]
-    else:
-        found = None
-    length = _structure.period(part, hint.shape)
-    if length is not None:
-        return _ranked([_repeat(part, length, hint, settings), *expand(part, hint, settings)])
-    choices = expand(part, hint, settings)
-    lengths = _structure.runs(part, found) if found is not None else []
-    if lengths:
-        choices.append(_concat(part, lengths, hint, settings))
-    return _ranked(choices)
-
-
-def expand(part: Part, hint: Hint, settings: Settings) -> list[Choice]:
-    """Completed programs without Concat and Repeat, the best first."""
-    sample = part.sample()
-    plain = raw(part.bits, Extent(part.count, part.block))
-    everywhere = _zstd.recurs(sample)
-    split = [(steps, changed, _fields.split(changed, settings)) for steps, changed in _changed(sample, hint)]
-    split.sort(key=lambda entry: entry[2].rank)
-    choices = [plain]
-    for i, (steps, changed, choice) in enumerate(split):
-        settled = _zstd.settle(changed, choice, settings, everywhere) if i < SETTLED else choice
-        choices.append(_wrapped(settled, steps, sample))
-    return _ranked(choices)
-
-
-def _ranked(choices: list[Choice]) -> list[Choice]:
-    return sorted(choices, key=lambda choice: choice.rank)
-
-
-def _repeat(part: Part, length: int, hint: Hint, settings: Settings) -> Choice:
-    child = min(expand(part.part(0, length), hint, settings), key=lambda choice: choice.rank)
-    return Choice(Repeat(part.count // length, child.node), child.size + NODE_BYTES, child.toll)
-
-
-def _concat(part: Part, lengths: list[int], hint: Hint, settings: Settings) -> Choice:
-    edges = [0, *np.cumsum(lengths).tolist()]
-    children = []
-    for start, end in pairwise(edges):
-        child = part.part(start, end - start)
-        found = _structure.survey(child)
-        if found.constant is not None:
-            children.append(constant(found.constant))
-        else:
-            children.append(expand(child, hint, settings)[0])
-    node = Concat(tuple(lengths), tuple(child.node for child in children))
-    size = sum(child.size for child in children) + NODE_BYTES
-    return Choice(node, size, sum(child.toll for child in children))
-
-
-def _changed(sample: Sample, hint: Hint) -> Iterator[tuple[tuple[Step, ...], Sample]]:
-    """The stream, or a float's with the sign moved below the mantissa; then what looks simpler changed.
-
-    Turned, the exponent leads and what is kept raw lies together, which decodes faster; any cut that
-    leaves the sign alone costs the same either way.
+    If not `guided`, states are taken in the order of g alone and none is dropped for the incumbent.
     """
-    base: tuple[Step, ...] = (RotR(1),) if sample.bits > 8 and hint.floating else ()
-    yield base, _stepped(sample, base)
-    glance = sample.head(GLANCE_RUNS, GLANCE_WORDS)
-    limit = PROMISING * _plane_bits(glance)
-    if limit > 0:
-        simple = [(_plane_bits(_stepped(glance, steps)), steps) for steps in _step_lists(glance)]
-        simple = [entry for entry in simple if entry[0] < limit]
-        if sample.count < SHORT_WORDS:
-            simple = sorted(simple, key=lambda entry: entry[0])[:1]
-        for _, steps in simple:
-            yield steps, _stepped(sample, steps)
+
+    budget: int | None = None
+    guided: bool = True
 
 
-def _step_lists(glance: Sample) -> list[tuple[Step, ...]]:
-    lists: list[tuple[Step, ...]] = [(ZigZag(),), (Gray(),), (BitReverse(),)] if glance.bits > 8 else []
-    values, counts = np.unique(glance.words, return_counts=True)
-    usual, lowest = int(values[np.argmax(counts)]), int(values[0])
-    if glance.bits > 8 and usual:
-        lists.append((Xor(usual),))
-    if glance.bits > 8 and lowest:
-        lists.append((Add(lowest),))
-    if min(len(piece) for piece in glance.pieces) >= 2:
-        lists += [("xor",), ("add",), ("add", ZigZag())]
-    return lists
+ADAPTIVE = Strategy()
 
 
-def _stepped(sample: Sample, steps: tuple[Step, ...]) -> Sample:
-    for step in steps:
-        sample = sample.scanned(step) if isinstance(step, str) else sample.mapped(step)
-    return sample
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What was searched: states expanded, states told as programs, states dropped for the incumbent."""
+
+    expanded: int
+    told: int
+    dropped: int
 
 
-def _wrapped(choice: Choice, steps: tuple[Step, ...], sample: Sample) -> Choice:
-    node: Node = choice.node
-    size = choice.size
-    for step in reversed(steps):
-        node = Scan(step, node) if isinstance(step, str) else Map(step, node)
-        size += NODE_BYTES
-        if isinstance(step, str):
-            size += sample.blocks * ((sample.bits + 7) // 8)
-    return Choice(node, size, choice.toll)
+@dataclass(frozen=True, eq=False)
+class State:
+    """A partial program; `nodes` and `size` are the operators that are placed and their bytes.
+
+    `trail` are the productions that led here, `name` tells them and where each was applied.
+    """
+
+    name: str
+    part: Part
+    slots: tuple[Slot, ...]
+    join: Join
+    nodes: int = 0
+    size: float = 0.0
+    trail: tuple[tuple[Hole, str], ...] = ()
+
+    @cached_property
+    def rolled_out(self) -> Choice:
+        """The program whose holes are completed by literals."""
+        return self.join([_literal(slot) for slot in self.slots])
+
+    @property
+    def floor(self) -> float:
+        """A rank that no completion goes below. It rises when holes turn out to have no productions."""
+        return self.size + sum(map(_floor, self.slots))
+
+    @property
+    def holes(self) -> list[Hole]:
+        """The open places, in order."""
+        return [slot for slot in self.slots if isinstance(slot, Hole)]
+
+    def successors(self) -> Iterator[State]:
+        """A state for each production of each hole; the holes before it are completed."""
+        for at, slot in enumerate(self.slots):
+            if isinstance(slot, Hole):
+                for move in applicable(slot):
+                    state = self._after(at, slot, move)
+                    if state.nodes + len(state.slots) <= MAX_NODES:
+                        yield state
+
+    def _after(self, at: int, hole: Hole, move: Move) -> State:
+        before = self.slots[:at]
+        closed = tuple((slot, LITERAL) for slot in before if isinstance(slot, Hole))
+        return State(
+            f"{self.name}, {at} {move.production}",
+            move.part or self.part,
+            (*map(_literal, before), *move.slots, *self.slots[at + 1 :]),
+            _Inserted(self.join, at, len(move.slots), move.join),
+            self.nodes + move.nodes,
+            self.size + move.size,
+            (*self.trail, *closed, (hole, move.production)),
+        )
 
 
-def _plane_bits(sample: Sample) -> float:
-    """Bits a word of the sample, were its bytes independent: a quick measure of how simple it is."""
-    total = 0.0
-    for low in range(0, sample.bits, 8):
-        hist = _fields.count(sample.words, low, min(8, sample.bits - low))
-        total += entropy_bits(hist)
-    return total / len(sample.words)
+@dataclass(frozen=True, slots=True)
+class _Inserted:
+    """The join of a state whose place `at` was filled with an operator over `width` places."""
+
+    outer: Join
+    at: int
+    width: int
+    inner: Join
+
+    def __call__(self, below: Sequence[Choice]) -> Choice:
+        end = self.at + self.width
+        return self.outer([*below[: self.at], self.inner(below[self.at : end]), *below[end:]])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Whole programs for the words of a part, the best first, and the state whose roll-out ranked best."""
+
+    programs: list[tuple[Part, Choice]]
+    best: State
+    effort: Effort
+
+    def used(self) -> list[tuple[str, str]]:
+        """(context, production) of each production of the best program."""
+        closed = ((hole, LITERAL) for hole in self.best.holes)
+        return [(hole.context, production) for hole, production in (*self.best.trail, *closed)]
+
+
+def search(root: Hole, strategy: Strategy, prior: Callable[[], Prior]) -> Found:
+    """Programs for the root's words, all of which lie in a source. `prior` is asked only if it matters."""
+    assert root.part is not None
+    return _Search(root, root.part, strategy, prior).run()
+
+
+def applicable(hole: Hole) -> list[Move]:
+    """The productions that apply to a hole, but the literal."""
+    if hole.moves is None:
+        hole.moves = list(moves(hole))
+    return hole.moves
+
+
+Key = tuple[float, float, str]
+
+
+class _Search:
+    def __init__(self, root: Hole, part: Part, strategy: Strategy, prior: Callable[[], Prior]) -> None:
+        self._root, self._strategy, self._prior = root, strategy, prior
+        self._best = State("root", part, (root,), _only)
+        self._least = raw(part.bits, root.extent)
+        self._programs = {(part.bits, self._least.node): (part, self._least)}
+        self._keys: dict[State, Key] = {}
+        self._nbytes = part.nbytes
+        self._expanded = self._told = self._dropped = self._idle = 0
+
+    def run(self) -> Found:
+        """Expands states until none is left or the budget is spent."""
+        self._tell(self._best)
+        frontier = [self._best]
+        while frontier and self._goes_on():
+            state = frontier[0] if len(frontier) == 1 else min(frontier, key=self._key)
+            frontier.remove(state)
+            if self._strategy.guided and state.floor >= self._least.rank:
+                self._dropped += 1
+                continue
+            before = self._least.rank
+            for successor in state.successors():
+                self._tell(successor)
+                frontier.append(successor)
+            self._expanded += 1
+            self._idle = 0 if before - self._least.rank > PAYING * self._nbytes else self._idle + 1
+            self._bound_memory(frontier)
+        effort = Effort(self._expanded, self._told, self._dropped)
+        programs = sorted(self._programs.values(), key=lambda entry: (entry[1].rank, to_text(entry[1].node)))
+        return Found(programs, self._best, effort)
+
+    def _goes_on(self) -> bool:
+        if self._strategy.budget is not None:
+            return self._expanded < self._strategy.budget
+        if self._expanded == 1:
+            return self._nbytes >= ADAPTIVE_BYTES and _is_hopeful(self._root)
+        return self._expanded < MOST_EXPANSIONS and self._idle < PATIENCE
+
+    def _tell(self, state: State) -> None:
+        choice = state.rolled_out
+        if _nodes(choice.node) <= MAX_NODES:
+            self._told += 1
+            self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
+            if choice.rank < self._least.rank:
+                self._least, self._best = choice, state
+
+    def _key(self, state: State) -> Key:
+        if state not in self._keys:
+            prior, guided = self._prior(), self._strategy.guided
+            cost = sum(prior.cost(production, hole.context) for hole, production in state.trail)
+            further = sum(prior.least(hole.context) for hole in state.holes) if guided else 0.0
+            self._keys[state] = (cost + further, state.rolled_out.rank if guided else 0.0, state.name)
+        return self._keys[state]
+
+    def _bound_memory(self, frontier: list[State]) -> None:
+        while len(frontier) > 1 and _held(frontier) > OPEN_BYTES:
+            frontier.remove(max(frontier, key=self._key))
+
+
+def _only(below: Sequence[Choice]) -> Choice:
+    return below[0]
+
+
+def _literal(slot: Slot) -> Choice:
+    return slot.literal if isinstance(slot, Hole) else slot
+
+
+def _floor(slot: Slot) -> float:
+    if isinstance(slot, Choice):
+        return slot.rank
+    # Without productions only the literal is left; with them anything may come of it.
+    return slot.literal.rank if slot.moves == [] else NODE_BYTES
+
+
+def _is_hopeful(root: Hole) -> bool:
+    """Whether more than the cut that any words have came of the first expansion, or may come of another."""
+    usual = all(move.production in ("cut", "map rotr") for move in applicable(root))
+    return not usual or (root.constant is None and _steps.hints(root.looks))
+
+
+def _nodes(node: Node) -> int:
+    return 1 + sum(_nodes(child) for child, _, _ in children(node, 64, 1 << 40))
+
+
+def _held(frontier: list[State]) -> int:
+    """Bytes of the words that the states hold."""
+    holes = {hole for state in frontier for hole in state.holes}
+    holes.update(hole for state in frontier for hole, _ in state.trail)
+    return sum(hole.held for hole in holes)

@@ -1,0 +1,40 @@
+"""Contexts of the production prior: what a hole's words look like, in a few words of text."""
+
+from __future__ import annotations
+
+from bisect import bisect
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brevisfs.synth._sample import Sample, unscan
+
+ZERO_SHARES = (0.001, 0.01, 0.1, 0.5)
+DISTINCT_SHARES = (0.004, 0.03, 0.25, 0.75)
+SIZE_STEP = 3
+"""Powers of two from one size to the next."""
+
+DIFFERENCE_STEPS = 8
+
+
+def context(kind: str, glance: Sample) -> str:
+    """Kind of words, size, zeros, distinct words and entropy of the change between neighbours, in classes."""
+    words = glance.words
+    zeros = bisect(ZERO_SHARES, 1 - np.count_nonzero(words) / len(words))
+    distinct = bisect(DISTINCT_SHARES, len(np.unique(words)) / len(words))
+    changes = [unscan("add", piece, glance.bits) for piece in glance.pieces if len(piece) > 1]
+    entropy = plane_bits(np.concatenate(changes), glance.bits).sum() if changes else 0.0
+    difference = round(DIFFERENCE_STEPS * float(entropy) / glance.bits)
+    return f"{kind} n{glance.count.bit_length() // SIZE_STEP} z{zeros} d{distinct} e{difference}"
+
+
+def plane_bits(words: NDArray[np.unsignedinteger], bits: int) -> NDArray[np.float64]:
+    """Entropy of each byte plane of the words, in bits a word, from the least significant plane up."""
+    size = words.dtype.itemsize
+    planes = -(-bits // 8)
+    values = words.view(np.uint8).reshape(-1, size)[:, :planes] + (np.arange(planes) << 8)
+    hists = np.bincount(values.reshape(-1), minlength=planes << 8).reshape(planes, 256)
+    counts = hists.astype(np.float64)
+    terms = (counts * np.log2(np.maximum(counts, 1.0))).sum(axis=1)
+    entropies: NDArray[np.float64] = np.log2(len(words)) - terms / len(words)
+    return entropies

@@ -1,0 +1,127 @@
+"""The productions: what may fill a hole, and the holes that leaves.
+
+A production is yielded only where D applies. Besides, a Map or Scan has to make the words look simpler
+at a glance: which of them a stream calls for is seen in a few thousand words, and most call for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+
+from brevisfs.dsl import Concat, Const, Huffman, Lit, Merge, Node, Repeat, Transpose
+from brevisfs.dsl._check import MAX_DEPTH
+from brevisfs.synth import _columns, _fields, _structure
+from brevisfs.synth._fields import Field
+from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
+from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, Choice, Extent, constant
+from brevisfs.synth._profile import Settings
+from brevisfs.synth._sample import Sample, container
+from brevisfs.synth._source import Part, block_words
+from brevisfs.synth._steps import Step
+
+WIDEST_RECORD = 8
+"""Bytes up to which a record is a word."""
+
+
+def moves(hole: Hole) -> Iterator[Move]:
+    """Every production that applies to the hole, but the literal."""
+    if hole.depth < MAX_DEPTH and hole.constant is None:
+        yield from _whole(hole)
+        yield from _cut(hole)
+        for look in hole.simpler():
+            yield _under(hole, look.production, look.steps)
+
+
+def _whole(hole: Hole) -> Iterator[Move]:
+    """Productions that need all of the words."""
+    if hole.part is None:
+        return
+    length = _structure.period(hole.part, hole.shape)
+    if length is not None:
+        times = hole.part.count // length
+        yield Move("repeat", (_run(hole, hole.part, 0, length),), partial(_over, partial(Repeat, times)))
+        return
+    lengths = _structure.runs(hole.part, hole.survey) if hole.survey is not None else []
+    if lengths:
+        starts = accumulate(lengths, initial=0)
+        runs = [_run(hole, hole.part, start, count) for start, count in zip(starts, lengths, strict=False)]
+        yield Move("concat", tuple(runs), partial(_joined, tuple(lengths)))
+    if hole.depth == 0 and hole.part.bits == 8:
+        yield from _records(hole, hole.part)
+
+
+def _run(hole: Hole, part: Part, start: int, count: int) -> Hole:
+    words = part.part(start, count)
+    return Hole(words, hole.depth + 1, hole.kind, hole.settings, floating=hole.floating, greedy=True)
+
+
+def _joined(lengths: tuple[int, ...], below: Sequence[Choice]) -> Choice:
+    node = Concat(lengths, tuple(choice.node for choice in below))
+    size = NODE_BYTES + sum(choice.size for choice in below)
+    return Choice(node, size, sum(choice.toll for choice in below))
+
+
+def _records(hole: Hole, part: Part) -> Iterator[Move]:
+    """Bytes that are records of fields: as wider words if short, else by column."""
+    size, bits = _columns.record(part, hole.shape)
+    if 1 < size <= WIDEST_RECORD:
+        count = part.count // size
+        block = block_words(8 * size, count, part.block if hole.fixed else None)
+        wide = Part(part.source, 8 * size, count, block)
+        record = Hole(wide, 0, f"u{8 * size}", hole.settings, greedy=True)
+        yield Move("record", (record,), _alone, nodes=0, size=0.0, part=wide)
+    if size > WIDEST_RECORD and not hole.fixed:
+        # What it comes to is estimated; fitting finds the tables.
+        estimate = min(bits, part.bits) * part.count / 8
+        columns = Choice(Transpose(size, Lit(Huffman(1, CODE_BITS))), estimate)
+        yield Move("transpose", (columns,), _alone, nodes=1)
+
+
+def _alone(below: Sequence[Choice]) -> Choice:
+    return below[0]
+
+
+def _cut(hole: Hole) -> Iterator[Move]:
+    """The best cut into fields, each of them a hole."""
+    if hole.is_turned_first:
+        yield _under(hole, "map rotr", TURN)
+    elif hole.field is None and isinstance(hole.literal.node, Merge):
+        parts = list(_fields.fields_of(hole.literal.node, hole.bits))
+        slots = tuple(_field(hole, field, node) for field, node in parts)
+        fields = [field for field, _ in parts]
+        yield Move("cut", slots, partial(_merged, fields, hole.extent, hole.settings))
+
+
+def _merged(fields: list[Field], extent: Extent, settings: Settings, below: Sequence[Choice]) -> Choice:
+    return _fields.merged(list(zip(fields, below, strict=True)), extent, settings)
+
+
+def _field(hole: Hole, field: Field, node: Node) -> Slot:
+    if isinstance(node, Const):
+        return constant(node.word)
+    words = partial(_bits_of, hole.sample, field)
+    kind = f"u{field.width}"
+    return Hole(words, hole.depth + 1, kind, hole.settings, field=node, recurring=hole.recurring)
+
+
+def _bits_of(sample: Sample, field: Field) -> Sample:
+    kind, narrow = sample.words.dtype.type, container(field.width)
+    mask = kind((1 << field.width) - 1)
+    pieces = tuple(((piece >> kind(field.low)) & mask).astype(narrow) for piece in sample.pieces)
+    return replace(sample, bits=field.width, pieces=pieces)
+
+
+def _under(hole: Hole, production: str, steps: tuple[Step, ...]) -> Move:
+    size = hole.steps_bytes(steps)
+    return Move(production, (hole.below(steps),), partial(_placed, steps, size), len(steps), size)
+
+
+def _placed(steps: tuple[Step, ...], size: float, below: Sequence[Choice]) -> Choice:
+    return placed(steps, size, below[0])
+
+
+def _over(operator: Callable[[Node], Node], below: Sequence[Choice]) -> Choice:
+    return Choice(operator(below[0].node), below[0].size + NODE_BYTES, below[0].toll)

@@ -1,0 +1,87 @@
+"""Maps and Scans that may make words simpler, and a glance at whether they do.
+
+Xor with a word and the reversal of bits are left out: whatever fields are cut afterwards have the same
+counts as fields of the words as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brevisfs.dsl import Add, Function, Gray, ScanKind, ZigZag
+from brevisfs.synth._features import plane_bits
+from brevisfs.synth._literal import SYMBOL_BITS
+from brevisfs.synth._sample import Sample
+
+Step = Function | ScanKind
+"""A Map's function or a Scan's kind."""
+
+PROMISING = 0.97
+"""A changed stream is looked at closely if its planes' entropy falls below this share."""
+
+FELT = 0.005
+"""What a plane must save of the whole for it alone to be a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What steps, the first of them the outermost, make of a glance: entropy by byte plane, bits a word."""
+
+    production: str
+    steps: tuple[Step, ...]
+    planes: NDArray[np.float64]
+
+    @property
+    def bits(self) -> float:
+        """Bits a word, were its bytes independent."""
+        return float(self.planes.sum())
+
+
+def changed(sample: Sample, steps: tuple[Step, ...]) -> Sample:
+    """D of the steps."""
+    for step in steps:
+        sample = sample.scanned(step) if isinstance(step, str) else sample.mapped(step)
+    return sample
+
+
+def looks(glance: Sample) -> list[Look]:
+    """The glance as it is, then under each of the productions that apply to it."""
+    plain = Look("", (), plane_bits(glance.words, glance.bits))
+    if plain.bits <= 0:
+        return [plain]
+    return [plain, *(Look(name, steps, _planes(glance, steps)) for name, steps in _candidates(glance))]
+
+
+def promising(seen: list[Look]) -> list[Look]:
+    """The looks under which the words are simpler as a whole."""
+    return [look for look in seen[1:] if look.bits < PROMISING * seen[0].bits]
+
+
+def hints(seen: list[Look]) -> bool:
+    """Whether some byte plane alone is simpler under a Scan, which a search below the cut may use."""
+    plain = seen[0]
+    saved = [plain.planes - look.planes for look in seen[1:] if look.steps in (("xor",), ("add",))]
+    least = np.maximum((1 - PROMISING) * plain.planes, FELT * plain.bits)
+    return any(bool((planes > least).any()) for planes in saved)
+
+
+def _candidates(glance: Sample) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    if glance.bits > SYMBOL_BITS:
+        yield "map zigzag", (ZigZag(),)
+        yield "map gray", (Gray(),)
+        lowest = int(glance.words.min())
+        if lowest:
+            yield "map add", (Add(lowest),)
+    if min(len(piece) for piece in glance.pieces) >= 2:
+        yield "scan xor", ("xor",)
+        yield "scan add", ("add",)
+        yield "scan add, map zigzag", ("add", ZigZag())
+
+
+def _planes(glance: Sample, steps: tuple[Step, ...]) -> NDArray[np.float64]:
+    words = changed(glance, steps).words
+    return plane_bits(words, glance.bits)
