@@ -33,6 +33,8 @@ enum brv_code {
     BRV_ARGUMENT = 60,         /* the caller broke a precondition */
 };
 
+enum brv_ref { BRV_ALONE = 0, BRV_XOR = 1, BRV_ADD = 2 };
+
 typedef struct brv_program brv_program;
 typedef struct brv_scratch brv_scratch;
 typedef struct brv_hash brv_hash;
@@ -63,10 +65,12 @@ void brv_scratch_free(brv_scratch *s);
 
 /* Write the section's flat bytes lo..hi to out.  The nblocks blocks from first_block on cover the
  * range; spans holds (start, length) of each payload within payload[0, payload_len).  checks, if
- * not NULL, holds the XXH3 of each block's flat bytes. */
+ * not NULL, holds the XXH3 of each block's flat bytes.  With ref BRV_XOR or BRV_ADD what the program
+ * gives is a difference: target holds the flat bytes that it is added to, all those of the blocks.
+ * BRV_ADD is for words of 8, 16, 32 or 64 bits. */
 int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, size_t payload_len,
                uint64_t first_block, size_t nblocks, const uint64_t *spans, const uint64_t *checks,
-               uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st);
+               const uint8_t *target, int ref, uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st);
 
 /* ---- encode and analyse -------------------------------------------------------------------- */
 

@@ -371,9 +371,24 @@ static int decode_block(const brv_program *p, brv_scratch *s, uint64_t lo, uint6
     return 0;
 }
 
+#define ADD_TO(W) for (size_t i = 0; i < n / sizeof(W); i++) ((W *)out)[i] = (W)(((W *)out)[i] + ((const W *)target)[i])
+
+/* From a difference and what it is to, n flat bytes each, to the words. */
+static void refer(uint8_t *restrict out, const uint8_t *restrict target, size_t n, unsigned bits, int ref)
+{
+    if (ref == BRV_XOR) for (size_t i = 0; i < n; i++) out[i] ^= target[i];
+    else
+        switch (bits) {
+        case 8: ADD_TO(w8); break;
+        case 16: ADD_TO(w16); break;
+        case 32: ADD_TO(w32); break;
+        default: ADD_TO(w64);
+        }
+}
+
 int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, size_t payload_len, uint64_t first_block,
-               size_t nblocks, const uint64_t *spans, const uint64_t *checks, uint8_t *out, uint64_t lo, uint64_t hi,
-               brv_status *st)
+               size_t nblocks, const uint64_t *spans, const uint64_t *checks, const uint8_t *target, int ref,
+               uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st)
 {
     *st = (brv_status){.node = -1};
     const uint64_t total = p->count / 8 * p->bits + p->count % 8 * p->bits / 8;
@@ -381,6 +396,8 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
     if (p->analysis || lo >= hi || hi > total || first_block != lo / block_bytes ||
         nblocks != (hi - 1) / block_bytes - first_block + 1)
         return fail(st, BRV_ARGUMENT, -1, "the blocks do not cover the range");
+    if (ref < BRV_ALONE || ref > BRV_ADD || (ref == BRV_ADD && p->bits != 8 * container_of(p->bits)))
+        return fail(st, BRV_ARGUMENT, -1, "words cannot be combined like this");
     if (scratch_reserve(s, p->scratch)) return fail(st, BRV_NO_MEMORY, -1, "out of memory");
     for (size_t j = 0; j < nblocks; j++) {
         const uint64_t b = first_block + j, w0 = b * p->block;
@@ -397,6 +414,7 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
         s->ahead.out = (uintptr_t)to;
         int rc = decode_block(p, s, w0, w1, (cursor){payload + start, payload + start + len}, to, st);
         if (rc) return rc;
+        if (ref) refer(to, target + (b0 - first_block * block_bytes), n, p->bits, ref);
         if (checks && p->k->hash(to, n) != checks[j]) return fail(st, BRV_CHECKSUM, -1, "checksum mismatch");
         if (!whole) {
             const uint64_t a = lo > b0 ? lo : b0, z = hi < b1 ? hi : b1;

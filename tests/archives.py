@@ -8,12 +8,14 @@ import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
+
 from brevisfs import _native
-from brevisfs.archive import Kind, Reader, Writer
+from brevisfs.archive import Kind, Reader, Ref, Section, Writer, difference
 from brevisfs.dsl import Node, parse_text, to_wire
 from brevisfs.dsl.reference import build_shared, encode_block, unflatten
 from tests.programs import random_case
@@ -21,7 +23,7 @@ from tests.programs import random_case
 
 @dataclass(frozen=True)
 class Part:
-    """One section: a program, its shared parts, the bytes it makes and its blocks' payloads."""
+    """One section: a program, its shared parts, the section's bytes and its blocks' payloads."""
 
     kind: Kind
     dtype: str | None
@@ -32,6 +34,8 @@ class Part:
     shared: bytes
     payloads: Sequence[bytes]
     flat: bytes
+    ref: Ref = Ref.NONE
+    target: int = 0
 
 
 def encoded(
@@ -47,6 +51,28 @@ def encoded(
         for at in range(0, count, block)
     ]
     return Part(kind, dtype, bits, count, block, to_wire(program), shared, payloads, flat)
+
+
+def referring(node: Node | str, flat: bytes, ref: Ref, target: int, parts: Sequence[Part]) -> Part:
+    """`flat` as a section whose program gives its differences from section `target` of `parts`."""
+    other = parts[target]
+    part = encoded(node, other.bits, differing(flat, other.flat, other.bits, ref), other.block)
+    return replace(part, flat=flat, ref=ref, target=target)
+
+
+def differing(flat: bytes, target: bytes, bits: int, ref: Ref) -> bytes:
+    """What the program of a section that holds `flat` gives."""
+    one, other = np.frombuffer(flat, np.uint8), np.frombuffer(target, np.uint8)
+    return bytes(difference(one, other, bits, ref))
+
+
+def program_bytes(reader: Reader, section: Section) -> bytes:
+    """What the section's program gives: its own bytes if it refers to no other."""
+    flat = read(reader, section.offset, section.end)
+    if section.ref == Ref.NONE:
+        return flat
+    other = reader.sections[section.target]
+    return differing(flat, read(reader, other.offset, other.end), section.bits, section.ref)
 
 
 def random_parts(seed: int, sections: int) -> list[Part]:
@@ -72,9 +98,8 @@ def assemble(parts: Sequence[Part], sha256: bytes | None = None) -> bytes:
     writer = Writer(out.write, len(whole))
     offset = 0
     for part in parts:
-        writer.begin_section(
-            part.kind, part.dtype, offset, part.bits, part.count, part.block, part.wire, part.shared
-        )
+        form = (part.bits, part.count, part.block, part.wire, part.shared)
+        writer.begin_section(part.kind, part.dtype, offset, *form, part.ref, part.target)
         size = part.block * part.bits // 8
         for index, payload in enumerate(part.payloads):
             writer.add_block(payload, _native.checksum(part.flat[index * size : (index + 1) * size]))

@@ -210,12 +210,15 @@ class Program(_Base):
         out: Buffer,
         lo: int,
         hi: int,
+        target: Buffer | None = None,
+        ref: int = 0,
     ) -> None:
         """Fill out[0 : hi - lo] with bytes lo..hi of the section's flat form.
 
         spans, shape (k, 2): start and length in `payload` of the k blocks from first_block on, which
         must be just those that the range touches. checks, shape (k,): their XXH3, or None to skip.
-        Raises BlockDamaged.
+        With `ref` 1 or 2 what the program gives is xored with, or added to, the words of `target`:
+        the flat bytes that another section has in these blocks. Raises BlockDamaged.
         """
         spans = np.ascontiguousarray(spans, np.uint64)
         blocks = len(spans)
@@ -225,12 +228,15 @@ class Program(_Base):
             if len(checks) != blocks:
                 raise ValueError(f"{len(checks)} checksums for {blocks} blocks")
             sums = ffi.from_buffer("uint64_t[]", checks)
+        other = ffi.NULL if target is None else ffi.from_buffer("uint8_t[]", target)
+        if ref and len(other) < self._flat_bytes(first_block, blocks):
+            raise ValueError(f"{len(other)} bytes to combine {blocks} blocks with")
         with (
             ffi.from_buffer("uint8_t[]", payload) as view,
-            ffi.from_buffer("uint8_t[]", out, require_writable=True) as target,
+            ffi.from_buffer("uint8_t[]", out, require_writable=True) as filled,
         ):
-            if hi - lo > len(target) or lo < 0:
-                raise ValueError(f"{hi - lo} bytes do not fit a buffer of {len(target)}")
+            if hi - lo > len(filled) or lo < 0:
+                raise ValueError(f"{hi - lo} bytes do not fit a buffer of {len(filled)}")
             rc = lib.brv_decode(
                 self._p,
                 _local.scratch,
@@ -240,13 +246,19 @@ class Program(_Base):
                 blocks,
                 ffi.from_buffer("uint64_t[]", spans),
                 sums,
-                target,
+                other,
+                ref,
+                filled,
                 lo,
                 hi,
                 _local.status,
             )
         if rc:
             _raise(_local.status)
+
+    def _flat_bytes(self, first: int, blocks: int) -> int:
+        end = min(self.count, (first + blocks) * self.block)
+        return max(0, end - first * self.block) * self.bits // 8
 
     def encode_bound(self) -> int:
         """Bytes that no block's payload exceeds."""

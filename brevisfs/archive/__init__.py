@@ -11,7 +11,7 @@ from brevisfs.archive._errors import (
     NotArchive,
     UnsupportedArchive,
 )
-from brevisfs.archive._layout import Kind, Section
+from brevisfs.archive._layout import Kind, Ref, Section, difference
 from brevisfs.archive._pieces import decoded
 from brevisfs.archive._reader import Reader, is_archive, original_length
 from brevisfs.archive._verify import VerifyReport, verify
@@ -25,11 +25,13 @@ __all__ = [
     "Mismatch",
     "NotArchive",
     "Reader",
+    "Ref",
     "Section",
     "UnsupportedArchive",
     "VerifyReport",
     "Writer",
     "decoded",
+    "difference",
     "is_archive",
     "original_length",
     "verify",

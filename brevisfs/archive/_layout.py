@@ -46,7 +46,7 @@ _HEAD = struct.Struct("<8sIIQQQ")
 _RECORD = struct.Struct("<4sBBBBQQIIII")
 _RECORD_LENGTHS = struct.Struct("<II")
 _RECORD_LENGTHS_AT = 28
-_ENTRY = struct.Struct("<QQQQIIBBB5x")
+_ENTRY = struct.Struct("<QQQQIIBBBBI")
 _TAIL = struct.Struct("<QQQQQQ32sQ")
 _U64 = struct.Struct("<Q")
 
@@ -61,7 +61,8 @@ SECTION_ENTRY = np.dtype(
         ("bits", "u1"),
         ("kind", "u1"),
         ("code", "u1"),
-        ("reserved", "u1", (5,)),
+        ("ref", "u1"),
+        ("target", "<u4"),
         ("check", "<u8"),
     ]
 )
@@ -76,6 +77,18 @@ class Kind(IntEnum):
     GROUP = 3
 
 
+class Ref(IntEnum):
+    """What a section's program gives: its words, or what is xored with, or added to, another's."""
+
+    NONE = 0
+    XOR = 1
+    ADD = 2
+
+
+ADDED_BITS = (8, 16, 32, 64)
+"""Widths of the words that can be added to others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Section:
     """A run of the original's bytes with one program.
@@ -83,7 +96,7 @@ class Section:
     `index` is its number in the archive, `offset` its first byte in the original, `code` its dtype
     code. It has `count` words of `bits` bits in blocks of `block` words. Its record starts at byte
     `record` of the archive with a prologue of `prologue` bytes; `first_block` is the number of its
-    first block entry.
+    first block entry. Unless `ref` is NONE it refers to section `target`.
     """
 
     index: int
@@ -96,6 +109,8 @@ class Section:
     record: int
     prologue: int
     first_block: int
+    ref: Ref = Ref.NONE
+    target: int = 0
 
     @property
     def dtype(self) -> str | None:
@@ -134,6 +149,17 @@ class Tail(NamedTuple):
     archive_check: int
     sha256: bytes
     head_check: int
+
+
+def difference(data: npt.NDArray[np.uint8], target: npt.NDArray[np.uint8], bits: int, ref: Ref) -> Any:
+    """What a section's program gives for flat bytes `data` where its target has `target`, as flat bytes.
+
+    Words have `bits` bits: 8, 16, 32 or 64 for ADD.
+    """
+    if ref == Ref.XOR:
+        return data ^ target
+    words = np.dtype(f"<u{bits // 8}")
+    return (data.view(words) - target.view(words)).view(np.uint8)
 
 
 def dtype_code(dtype: str | None) -> int:
@@ -242,6 +268,8 @@ def pack_entry(section: Section, blocks: bytes | bytearray) -> bytes:
         section.bits,
         section.kind,
         section.code,
+        section.ref,
+        section.target,
     )
     return entry + _U64.pack(_native.checksum(entry + blocks))
 
@@ -265,6 +293,8 @@ def section_at(table: Table, index: int) -> Section:
         record=int(row["record"]),
         prologue=int(row["prologue"]),
         first_block=int(row["first_block"]),
+        ref=Ref(int(row["ref"])),
+        target=int(row["target"]),
     )
 
 
@@ -280,14 +310,34 @@ def broken_entry_rule(table: Table, length: int) -> str | None:
         return "a section's block size is not a multiple of 64 up to 2^20"
     if np.any((table["prologue"] < RECORD_SIZE) | (table["prologue"] > MAX_PROLOGUE)):
         return "a section's prologue has an impossible length"
-    if np.any(table["kind"] > max(Kind)) or table["reserved"].any():
+    if np.any(table["kind"] > max(Kind)):
         return "a section's kind is not known"
+    if np.any(table["ref"] > max(Ref)) or np.any((table["ref"] == Ref.NONE) & (table["target"] != 0)):
+        return "a section refers to another in a way that is not known"
+    return None
+
+
+def broken_ref_rule(table: Table, targets: Table) -> str | None:
+    """Which rule the references of sections to the targets given for them break, None if none does."""
+    if np.any(targets["ref"] != Ref.NONE):
+        return "a section refers to one that itself refers to another"
+    if any(np.any(table[name] != targets[name]) for name in ("bits", "count", "block")):
+        return "a section refers to one of another type or block size"
+    if np.any((table["ref"] == Ref.ADD) & ~np.isin(table["bits"], ADDED_BITS)):
+        return "a section adds words that are not of 8, 16, 32 or 64 bits"
     return None
 
 
 def check_table(table: Table, tail: Tail) -> None:
     """Raise DamagedArchive unless the sections tile the original, the block entries and the archive."""
     rule = broken_entry_rule(table, tail.length)
+    referring = np.flatnonzero(table["ref"])
+    if not rule and len(referring):
+        targets = table["target"][referring]
+        if np.any(targets >= referring):
+            rule = "a section refers to one that is not before it"
+        else:
+            rule = broken_ref_rule(table[referring], table[targets])
     if rule:
         raise DamagedArchive(f"the index of the archive is damaged: {rule}")
     count, block = table["count"], table["block"].astype(np.uint64)
@@ -325,13 +375,13 @@ def _record_head(section: Section, program: int, shared: int) -> bytes:
         section.kind,
         section.code,
         section.bits,
-        0,
+        section.ref,
         section.offset,
         section.count,
         section.block,
         program,
         shared,
-        0,
+        section.target,
     )
 
 

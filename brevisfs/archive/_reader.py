@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from brevisfs import _native
 from brevisfs.archive import _layout
-from brevisfs.archive._errors import DamagedArchive, NotArchive, UnsupportedArchive
-from brevisfs.archive._layout import Blocks, Section, Table, Tail
+from brevisfs.archive._errors import BlockDamaged, DamagedArchive, NotArchive, UnsupportedArchive
+from brevisfs.archive._layout import Blocks, Ref, Section, Table, Tail
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -152,16 +152,39 @@ class Reader:
             starts, ends, checks = self._spans(section, first, min(stop, first + step))
             taken = max(1, int(np.searchsorted(ends, starts[0] + np.uint64(_PIECE), "right")))
             origin = int(starts[0])
-            payload = _buffer(int(ends[taken - 1]) - origin)
+            target = self._target(section, first, min(stop, first + taken))
+            payload = _buffer("payload", int(ends[taken - 1]) - origin)
             _fill(self._fd, origin, payload)
             spans = np.stack((starts - np.uint64(origin), ends - starts), axis=1)[:taken]
             begin = max(lo, first * section.block_size)
             end = min(hi, (first + taken) * section.block_size)
+            part = out[begin - lo : end - lo]
             try:
-                program.decode(payload, first, spans, checks[:taken], out[begin - lo : end - lo], begin, end)
+                program.decode(payload, first, spans, checks[:taken], part, begin, end, target, section.ref)
             except _native.BlockDamaged as error:
                 raise _layout.lost_block(section, error.block, str(error)) from None
             first += taken
+
+    def _target(self, section: Section, first: int, stop: int) -> Bytes | None:
+        """What blocks first..stop hold in the section that this one refers to, if it does.
+
+        Their grids are the same, and that section refers to no other.
+        """
+        if section.ref == Ref.NONE:
+            return None
+        other = _layout.section_at(self._table, section.target)
+        lo, hi = first * section.block_size, min(section.size, stop * section.block_size)
+        data = _buffer("target", hi - lo)
+        where = f"section {other.index}, to which it refers: "
+        try:
+            self._read_section(other, lo, hi, data)
+        except BlockDamaged as error:
+            raise _layout.lost_block(section, error.block, where + error.reason) from None
+        except (DamagedArchive, UnsupportedArchive) as error:
+            if error.section is None:
+                raise
+            raise type(error)(where + error.reason, section.index, section.offset, section.end) from None
+        return data
 
     def _spans(
         self, section: Section, first: int, last: int
@@ -269,11 +292,12 @@ def _fill(fd: int, offset: int, out: Bytes) -> None:
         done += got
 
 
-def _buffer(size: int) -> Bytes:
-    """Room for `size` stored bytes, the calling thread's own until it asks again."""
+def _buffer(use: str, size: int) -> Bytes:
+    """Room for `size` bytes, the calling thread's own until it asks again for the same use."""
     if size > _POOLED:
         return np.empty(size, np.uint8)
-    pooled: Bytes | None = getattr(_pool, "buffer", None)
+    pooled: Bytes | None = getattr(_pool, use, None)
     if pooled is None or len(pooled) < size:
-        pooled = _pool.buffer = np.empty(size, np.uint8)
+        pooled = np.empty(size, np.uint8)
+        setattr(_pool, use, pooled)
     return pooled[:size]

@@ -7,7 +7,7 @@ import numpy as np
 
 from brevisfs import _native
 from brevisfs.archive import _layout
-from brevisfs.archive._layout import Data, Kind, Section
+from brevisfs.archive._layout import Data, Kind, Ref, Section, Table
 
 
 class Writer:
@@ -45,8 +45,13 @@ class Writer:
         block: int,
         wire: Data,
         shared: Data,
+        ref: Ref = Ref.NONE,
+        target: int = 0,
     ) -> None:
-        """Start the section at byte `offset` of the original: `count` words of `bits` bits."""
+        """Start the section at byte `offset` of the original: `count` words of `bits` bits.
+
+        Unless `ref` is NONE, what it is encoded from are the differences from section `target`.
+        """
         self._end_section()
         if len(wire) > _layout.MAX_PROGRAM or len(shared) > _layout.MAX_SHARED:
             raise ValueError(f"a program of {len(wire)} + {len(shared)} bytes is too long for the format")
@@ -61,9 +66,11 @@ class Writer:
             record=self.stored,
             prologue=_layout.RECORD_SIZE + len(wire) + len(shared),
             first_block=len(self._blocks) // _layout.BLOCK_ENTRY_SIZE,
+            ref=ref,
+            target=target,
         )
         row = np.frombuffer(_layout.pack_entry(section, b""), _layout.SECTION_ENTRY)
-        rule = _layout.broken_entry_rule(row, self._length)
+        rule = _layout.broken_entry_rule(row, self._length) or self._broken_ref_rule(section, row)
         if rule or offset != self._covered or section.end > self._length:
             raise ValueError(f"{section} does not fit: {rule or f'byte {self._covered} comes next'}")
         self._section = section
@@ -104,6 +111,16 @@ class Writer:
             head_check=self._head_check,
         )
         self._put(_layout.pack_tail(tail))
+
+    def _broken_ref_rule(self, section: Section, row: Table) -> str | None:
+        if section.ref == Ref.NONE:
+            return None
+        if section.target >= section.index:
+            return f"section {section.target} is not before it"
+        size = _layout.SECTION_ENTRY.itemsize
+        at = section.target * size
+        target = np.frombuffer(bytes(self._entries[at : at + size]), _layout.SECTION_ENTRY)
+        return _layout.broken_ref_rule(row, target)
 
     def _blocks_of(self, section: Section) -> int:
         return len(self._blocks) // _layout.BLOCK_ENTRY_SIZE - section.first_block

@@ -104,6 +104,8 @@ def _explain(
         wire, shared, lengths = reader.describe(section)
         blocks = [int(length) for length in lengths]
         text = dsl.to_text(dsl.from_wire(wire, section.bits, section.count))
+        if section.ref != archive.Ref.NONE:
+            text = f"section {section.target} {section.ref.name.lower()} {text}"
     except (archive.ArchiveError, dsl.ProgramError) as error:
         fault, code = str(error), int(error.exit_code)
     return Explained(

@@ -7,7 +7,8 @@ static int decode(const input *in, const brv_program *p, brv_scratch *s, uint64_
     const uint64_t span[2] = {0, in->len[2]};
     brv_status st;
     *out = guarded_new(hi - lo, in->span & 15);
-    const int rc = brv_decode(p, s, payload, in->len[2], which_block(in, p), 1, span, NULL, out->data, lo, hi, &st);
+    const int rc = brv_decode(p, s, payload, in->len[2], which_block(in, p), 1, span, NULL, NULL, 0, out->data, lo,
+                              hi, &st);
     CHECK(rc == BRV_OK || (rc == BRV_PAYLOAD && st.block == which_block(in, p) && st.what), "code %d", rc);
     free(payload);
     return rc;

@@ -31,7 +31,8 @@ static void check_block(const input *in, const brv_program *scalar, const brv_pr
         uint8_t *payload = exact_copy(x.data, x_len);
         const uint64_t span[2] = {0, x_len};
         brv_status st;
-        CHECK(brv_decode(best, s, payload, x_len, index, 1, span, NULL, back.data, lo, hi, &st) == BRV_OK, "%s", st.what);
+        const int decoded = brv_decode(best, s, payload, x_len, index, 1, span, NULL, NULL, 0, back.data, lo, hi, &st);
+        CHECK(decoded == BRV_OK, "%s", st.what);
         CHECK(!memcmp(back.data, data, n), "other bytes come back");
         guarded_free(&back);
         free(payload);

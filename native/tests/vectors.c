@@ -85,7 +85,8 @@ static void check_range(const vector *v, brv_scratch *s, uint64_t lo, uint64_t h
     }
     guarded out = guarded_new(hi - lo, (unsigned)below(&rng, 16));
     brv_status st;
-    const int rc = brv_decode(v->p, s, payload, stop - start, first, n, spans, v->checks + first, out.data, lo, hi, &st);
+    const int rc = brv_decode(v->p, s, payload, stop - start, first, n, spans, v->checks + first, NULL, 0, out.data, lo, hi,
+                              &st);
     CHECK(rc == BRV_OK, "case %zu, bytes %lu..%lu: %s", v->number, (unsigned long)lo, (unsigned long)hi, st.what);
     CHECK(!memcmp(out.data, v->flat + lo, hi - lo), "case %zu, bytes %lu..%lu", v->number, (unsigned long)lo,
           (unsigned long)hi);
@@ -103,6 +104,30 @@ static void check_decode(const vector *v, brv_scratch *s)
         const uint64_t lo = below(&rng, v->flat_len), most = v->flat_len - lo;
         check_range(v, s, lo, lo + 1 + below(&rng, i & 1 && most > 64 ? 64 : most));
     }
+}
+
+static void check_ref(const vector *v, brv_scratch *s)
+{
+    uint8_t *target = malloc(v->flat_len);
+    CHECK(target, "out of memory");
+    for (uint64_t i = 0; i < v->flat_len; i++) target[i] = (uint8_t)next_random(&rng);
+    for (int ref = BRV_XOR; ref <= BRV_ADD; ref++) {
+        guarded out = guarded_new(v->flat_len, (unsigned)below(&rng, 16));
+        brv_status st;
+        const int rc = brv_decode(v->p, s, v->payload, v->payload_len, 0, v->n_blocks, v->spans, NULL, target, ref, out.data,
+                                  0, v->flat_len, &st);
+        const unsigned width = container_of(v->bits);
+        if (ref == BRV_ADD && v->bits != 8 * width) CHECK(rc == BRV_ARGUMENT, "case %zu: %d", v->number, rc);
+        else CHECK(rc == BRV_OK, "case %zu: %s", v->number, st.what);
+        for (uint64_t i = 0; rc == BRV_OK && ref == BRV_XOR && i < v->flat_len; i++)
+            CHECK(out.data[i] == (v->flat[i] ^ target[i]), "case %zu, byte %zu", v->number, (size_t)i);
+        for (uint64_t i = 0; rc == BRV_OK && ref == BRV_ADD && i < v->count; i++) {
+            const uint64_t sum = load_word(v->flat, width, i) + load_word(target, width, i);
+            CHECK(load_word(out.data, width, i) == (sum & mask_of(v->bits)), "case %zu, word %zu", v->number, (size_t)i);
+        }
+        guarded_free(&out);
+    }
+    free(target);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------ */
@@ -125,7 +150,7 @@ static void check_encode(vector *v, brv_scratch *s)
         CHECK(rc == BRV_OK && len <= cap, "case %zu, block %u: %d, %s", v->number, i, rc, st.what);
         guarded out = guarded_new(n, 3);
         const uint64_t span[2] = {0, len}, check = v->checks[i];
-        rc = brv_decode(v->p, s, payload.data, len, i, 1, span, &check, out.data, lo, lo + n, &st);
+        rc = brv_decode(v->p, s, payload.data, len, i, 1, span, &check, NULL, 0, out.data, lo, lo + n, &st);
         CHECK(rc == BRV_OK, "case %zu, block %u: %s", v->number, i, st.what);
         guarded_free(&out);
         if (len) { /* a buffer that is too small is an error, and nothing is written past it */
@@ -211,7 +236,7 @@ static void try_decode(const vector *v, const brv_program *p, brv_scratch *s, co
     const uint64_t lo = block_begin(p, block), n = block_end(p, block) - lo, span[2] = {0, len};
     guarded out = guarded_new(n, (unsigned)below(&rng, 16));
     brv_status st;
-    const int rc = brv_decode(p, s, payload, len, block, 1, span, NULL, out.data, lo, lo + n, &st);
+    const int rc = brv_decode(p, s, payload, len, block, 1, span, NULL, NULL, 0, out.data, lo, lo + n, &st);
     CHECK(rc == BRV_OK || (rc == BRV_PAYLOAD && st.block == block && st.what), "case %zu: %d", v->number, rc);
     guarded_free(&out);
 }
@@ -347,6 +372,7 @@ int main(int argc, char **argv)
         v.p = brv_program_new(v.wire, v.wire_len, v.shared, v.shared_len, v.bits, v.count, v.block, argv[2], &st);
         CHECK(v.p, "case %zu: node %d: %s", v.number, st.node, st.what);
         check_decode(&v, s);
+        check_ref(&v, s);
         check_damage(&v, s);
         check_analysis(&v, s);
         check_encode(&v, s);

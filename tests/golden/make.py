@@ -9,9 +9,9 @@ import json
 import random
 from pathlib import Path
 
-from brevisfs.archive import Kind
+from brevisfs.archive import Kind, Ref
 from brevisfs.dsl import parse_text
-from tests.archives import Part, assemble, encoded, original
+from tests.archives import Part, assemble, encoded, original, referring
 from tests.programs import case_of
 
 FOLDER = Path(__file__).parent / "format0"
@@ -83,6 +83,22 @@ def random_parts(rows: list[Row]) -> list[Part]:
     return parts
 
 
+def references() -> list[Part]:
+    """Sections that refer to others: the same bytes, a few bits flipped, words a little larger."""
+    rng = random.Random(0)
+    first = rng.randbytes(700)
+    parts = [encoded("Lit raw", 7, first, 128), encoded("Lit raw", 16, first, 128)]
+    flipped = bytearray(first)
+    for _ in range(5):
+        flipped[rng.randrange(700)] ^= 1 << rng.randrange(8)
+    larger = [int.from_bytes(first[i : i + 2], "little") + rng.randrange(8) for i in range(0, 700, 2)]
+    added = b"".join((word % 65536).to_bytes(2, "little") for word in larger)
+    parts.append(referring("Const 0", first, Ref.XOR, 1, parts))
+    parts.append(referring("Lit sparse(base=0)", bytes(flipped), Ref.XOR, 0, parts))
+    parts.append(referring("Lit pack(3, base=0)", added, Ref.ADD, 1, parts))
+    return parts
+
+
 def model() -> list[Part]:
     """A whole safetensors file, with every kind of section."""
     rng = random.Random(0)
@@ -120,6 +136,7 @@ def main() -> None:
     archives = {
         "encodings": random_parts(ENCODINGS),
         "operators": random_parts(OPERATORS),
+        "references": references(),
         "model.safetensors": model(),
         "empty": [],
     }

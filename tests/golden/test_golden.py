@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from brevisfs import safetensors
-from brevisfs.archive import Kind, Reader, Section, original_length, verify
+from brevisfs.archive import Kind, Reader, Ref, Section, original_length, verify
 from brevisfs.dsl import Huffman, Lit, Map, Node, Rans, Scan, Sparse, Tunstall, Zstd, from_wire, walk
 from brevisfs.dsl.reference import build_shared, decode_block, encode_block, flatten, unflatten
-from tests.archives import opened_path, read
+from tests.archives import opened_path, program_bytes, read
 
 FOLDER = Path(__file__).parent
 ARCHIVES = sorted(FOLDER.glob("format*/*.brv"))
@@ -68,7 +68,7 @@ def test_the_reference_reads_and_writes_the_same_bytes(path: Path) -> None:
         for section in reader.sections:
             wire, shared, _ = reader.describe(section)
             node = from_wire(wire, section.bits, section.count)
-            flat = read(reader, section.offset, section.end)
+            flat = program_bytes(reader, section)
             words = unflatten(flat, section.bits)
             stored = payloads(data, reader, section)
             form = (node, section.bits, section.count, section.block)
@@ -86,7 +86,7 @@ def test_format_0_covers_the_language() -> None:
     seen: set[object] = set()
     for path in FOLDER.glob("format0/*.brv"):
         for section, program in programs(path):
-            seen.add(section.kind)
+            seen |= {section.kind, section.ref}
             for _, depth, node, bits, _ in walk(program, section.bits, section.count):
                 seen |= {type(node), ("depth", depth)}
                 match node:
@@ -107,7 +107,7 @@ def test_format_0_covers_the_language() -> None:
         *("Raw", "Pack", "Zstd"),
         *("Xor", "Add", "ZigZag", "Gray", "BitReverse", "RotR"),
     }
-    assert seen >= {*Kind, "xor", "add", ("sparse bits", True), ("sparse bits", False)}
+    assert seen >= {*Kind, *Ref, "xor", "add", ("sparse bits", True), ("sparse bits", False)}
     assert seen >= {(coded, many) for coded in (Huffman, Rans, Tunstall) for many in (False, True)}
     assert ("depth", 4) in seen
 

@@ -17,7 +17,7 @@ from typing import Self
 from brevisfs import _native as native
 from brevisfs.archive import Reader
 from brevisfs.dsl import Huffman, Lit, Rans, Tunstall, from_wire, walk
-from tests.archives import opened_path, read
+from tests.archives import opened_path, program_bytes
 from tests.golden.test_golden import ARCHIVES, payloads
 from tests.programs import random_case
 
@@ -103,7 +103,7 @@ def golden_vectors() -> Iterator[Vector]:
                     and each.encoding.tables > 1
                     for _, _, each, _, _ in walk(node, section.bits, section.count)
                 )
-                flat = read(reader, section.offset, section.end)
+                flat = program_bytes(reader, section)
                 yield Vector(*form, payloads(data, reader, section), flat, not classes)
 
 
