@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs import safetensors
-from brevisfs._native import join_shared
+from brevisfs._native import Program, join_shared
 from brevisfs.dsl import (
     Const,
     Lit,
@@ -28,16 +28,22 @@ from brevisfs.dsl import (
     walk,
 )
 from brevisfs.synth._columns import Tile, tile, tiles_of
-from brevisfs.synth._finish import Finished, finish
+from brevisfs.synth._finish import BLOCK_ENTRY_BYTES, Finished, finish
 from brevisfs.synth._hole import Hole
 from brevisfs.synth._literal import Choice, Extent, raw
 from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
+from brevisfs.synth._sample import spread
 from brevisfs.synth._search import ADAPTIVE, Effort, Found, Strategy, search
 from brevisfs.synth._source import Part, Source, block_words
 
 CLOSE = 1.1
 """Choices within this factor of the best are fitted too before one is taken."""
+
+FINALISTS = 3
+
+TRIED_BLOCKS = 4
+"""Blocks encoded to compare programs of which one holds zstd."""
 
 _FLOATING = frozenset({"F16", "BF16", "F32", "F64", "C64"})
 
@@ -137,33 +143,55 @@ def _fitted(
 ) -> tuple[Part, Finished]:
     """The best choice that keeps the limits of the format, fitted to all of the words.
 
-    Where one of another kind is close, both are fitted: one may gain more from tables for its rows.
+    Where others of another kind are close, these are fitted too: they may gain more from tables for rows.
     Records by column are ranked with what such tables bring.
     """
-    fitted: list[tuple[Part, Finished]] = []
-    best, kind = choices[0][1].rank, None
+    finalists: list[tuple[Part, Choice, Finished]] = []
     for part, choice in choices:
-        if fitted and (choice.rank > CLOSE * best or _holds_zstd(choice.node)):
-            break
-        if fitted and (isinstance(choice.node, Lit) or _kind(choice.node, part) == kind):
-            continue
+        if finalists:
+            first, best, _ = finalists[0]
+            if choice.rank > CLOSE * best.rank:
+                break
+            if isinstance(choice.node, Lit) or _kind(choice.node, part) == _kind(best.node, first):
+                continue
         try:
             check(choice.node, part.bits, part.count)
             found = _finished(part, choice.node, shape, fixed, settings)
             check(found.node, part.bits, part.count)
         except ProgramError:
             continue
-        fitted.append((part, found))
-        kind = _kind(choice.node, part)
-        if len(fitted) == 2 or _holds_zstd(choice.node) or isinstance(choice.node, Transpose):
+        finalists.append((part, choice, found))
+        if len(finalists) == FINALISTS or isinstance(choice.node, Transpose):
             break
-    return min(fitted, key=lambda entry: entry[1].rank)
+    part, _, found = finalists[0] if len(finalists) == 1 else min(finalists, key=_measured(finalists))
+    return part, found
+
+
+def _measured(
+    finalists: list[tuple[Part, Choice, Finished]],
+) -> Callable[[tuple[Part, Choice, Finished]], float]:
+    """By what finalists are compared: their ranks, or, as these do not count zstd, what encoding yields."""
+    if not any(_holds_zstd(found.node) for _, _, found in finalists):
+        return lambda entry: entry[2].rank
+    return lambda entry: _encoded(entry[0], entry[2]) + entry[1].toll
+
+
+def _encoded(part: Part, found: Finished) -> float:
+    """Bytes of a fitted program, from some of its blocks."""
+    shared = join_shared(found.shared)
+    fitted = replace(part, block=found.block)
+    program = Program(to_wire(found.node), shared, part.bits, part.count, found.block, found.classes)
+    blocks = -(-part.count // found.block)
+    payload = bytearray(program.encode_bound())
+    tried = spread(blocks, TRIED_BLOCKS)
+    spent = sum(program.encode_block(index, fitted.block_bytes(index), payload) for index in tried)
+    return len(shared) + (spent / len(tried) + BLOCK_ENTRY_BYTES) * blocks
 
 
 def _kind(node: Node, part: Part) -> frozenset[type[Node]]:
-    """The root's operator and those further down that move words: these decide what rows and columns gain."""
+    """The operators by which a word depends on others or moves: what rows and columns gain hangs on these."""
     inner = {type(below) for _, _, below, _, _ in walk(node, part.bits, part.count)}
-    return frozenset({type(node), *(inner - {Lit, Const, Map, Merge})})
+    return frozenset(inner - {Lit, Const, Map, Merge})
 
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
