@@ -236,7 +236,7 @@ typedef struct brv_kernels {
     /* the other way round: false if a word is not in the table, which ascends */
     bool (*find_places)(void *places, unsigned places_c, const void *words, unsigned words_c, const void *table,
                         size_t size, size_t m);
-    /* dst[i] = mask[i] ? the next word of `next` : v; one word more than needed may be read */
+    /* dst[i] = mask[i] ? the next word of `next` : v; 64 bytes more than needed may be read */
     void (*spread)(void *dst, unsigned container, const uint8_t *mask, const void *next, uint64_t v, size_t m);
     /* the other way round: the mask of the words that are not v, and those one after another; returns how many */
     size_t (*gather)(const void *words, unsigned container, uint64_t v, uint8_t *mask, void *next, size_t m);

@@ -127,6 +127,20 @@ typedef uint64_t pair_w64 __attribute__((vector_size(16)));
 #define SHIFT_RIGHT_w64(x, n) ((x) >> (n))
 #define SHIFT_RIGHT(x, n) GLUE(SHIFT_RIGHT, W)(x, n)
 
+/* Groups of 8 words that can be spread with vectors, up to the end; returns the words done. */
+#define PLAIN_SPREAD(W)                                                                                              \
+    static inline size_t spread_eights_##W(W *out, const uint8_t *mask, const W **next, W c, size_t m)               \
+    {                                                                                                                \
+        (void)out, (void)mask, (void)next, (void)c, (void)m;                                                         \
+        return 0;                                                                                                    \
+    }
+#ifndef HAVE_SPREAD
+PLAIN_SPREAD(w8)
+PLAIN_SPREAD(w16)
+PLAIN_SPREAD(w32)
+#endif
+PLAIN_SPREAD(w64)
+
 #define W w8
 #include "kernels_tmpl.h"
 #undef W
@@ -234,16 +248,14 @@ static size_t look_up_16(void *out, unsigned c, const uint8_t *places, const voi
     static bool find_places_##W##_##P(P *restrict places, const W *restrict a, const W *restrict table,       \
                                       size_t size, size_t m)                                                  \
     {                                                                                                         \
-        W some[64];                                                                                           \
-        size_t i = 0;                                                                                         \
-        for (; size <= 16 && i + 64 <= m; i += 64) {                                                          \
-            if (!find_64_##W(a + i, table, size, some)) return false;                                         \
-            for (unsigned j = 0; j < 64; j++) places[i + j] = (P)some[j];                                     \
-        }                                                                                                     \
-        for (; i < m; i++) {                                                                                  \
-            const size_t at = find_one_##W(a[i], table, size);                                                \
-            if (table[at] != a[i]) return false;                                                              \
-            places[i] = (P)at;                                                                                \
+        for (size_t i = 0; i < m; i += 64) {                                                                  \
+            const size_t n = m - i < 64 ? m - i : 64;                                                         \
+            uint16_t found[64];                                                                               \
+            W last[64];                                                                                       \
+            for (size_t j = n; j < 64; j++) last[j] = table[0];                                               \
+            if (n < 64) memcpy(last, a + i, n * sizeof(W));                                                   \
+            if (!find_64_##W(n < 64 ? last : a + i, table, size, found)) return false;                        \
+            for (size_t j = 0; j < n; j++) places[i + j] = (P)found[j];                                       \
         }                                                                                                     \
         return true;                                                                                          \
     }

@@ -164,10 +164,10 @@ static size_t CAT(find_other)(const W *a, uint64_t v, size_t m)
 }
 
 /* mask bytes 8 at a time: most are all alike where little or nearly all is selected */
-static void CAT(spread)(W *restrict out, const uint8_t *restrict mask, const W *restrict next, uint64_t v, size_t m)
+static void CAT(spread)(W *restrict out, const uint8_t *restrict mask, const W *next, uint64_t v, size_t m)
 {
     const W c = (W)v;
-    size_t i = 0;
+    size_t i = CAT(spread_eights)(out, mask, &next, c, m);
     for (; i + 8 <= m; i += 8) {
         const uint64_t eight = load64(mask + i);
         if (eight == 0) for (unsigned j = 0; j < 8; j++) out[i + j] = c;
@@ -199,25 +199,25 @@ static size_t CAT(gather)(const W *restrict a, uint64_t v, uint8_t *restrict mas
     return n;
 }
 
-/* The places of 64 words in a small table: how many of its words, but the first, are not above each. */
-static bool CAT(find_64)(const W *restrict a, const W *restrict table, size_t size, W *restrict places)
+/* The places of 64 words in a table: of the last of its words that is not above each. Small tables are compared with
+ * all through, in others 64 searches go on side by side. */
+static bool CAT(find_64)(const W *restrict a, const W *restrict table, size_t size, uint16_t *restrict places)
 {
-    memset(places, 0, 64 * sizeof(W));
-    for (size_t k = 1; k < size; k++) {
-        const W c = table[k];
-        for (unsigned j = 0; j < 64; j++) places[j] = (W)(places[j] + (a[j] >= c));
-    }
+    W at[64] = {0};
+    if (size <= 16)
+        for (size_t k = 1; k < size; k++) {
+            const W c = table[k];
+            for (unsigned j = 0; j < 64; j++) at[j] = (W)(at[j] + (a[j] >= c));
+        }
+    else
+        for (size_t n = size; n > 1; n -= n / 2)
+            for (unsigned j = 0; j < 64; j++) at[j] = (W)(at[j] + (n / 2 & -(size_t)(table[at[j] + n / 2] <= a[j])));
     W other = 0;
-    for (unsigned j = 0; j < 64; j++) other |= table[places[j]] ^ a[j];
+    for (unsigned j = 0; j < 64; j++) {
+        other |= table[at[j]] ^ a[j];
+        places[j] = (uint16_t)at[j];
+    }
     return other == 0;
-}
-
-/* The last word of the table that is not above w, or the first. */
-static size_t CAT(find_one)(W w, const W *table, size_t size)
-{
-    size_t at = 0;
-    for (; size > 1; size -= size / 2) at += table[at + size / 2] <= w ? size / 2 : 0;
-    return at;
 }
 
 /* In tiles of 16 x 16, so that the lines read and written stay in L1. */
