@@ -14,7 +14,7 @@ from brevisfs import __version__
 from brevisfs.cli._console import complain, describe, exit_code
 from brevisfs.errors import ExitCode
 
-_COMMANDS = ("pack", "unpack", "verify", "info", "explain", "mount", "umount")
+_COMMANDS = ("pack", "unpack", "verify", "info", "explain", "prior", "mount", "umount")
 
 
 class _Commands(click.Group):

@@ -13,6 +13,7 @@ from brevisfs.cli._console import Progress, cores, percent, progress, say, size
 from brevisfs.cli._files import SUFFIX, Batch, Item, as_path, find, opened, output_path, refuse_itself
 from brevisfs.cli._mounts import refuse_mount
 from brevisfs.cli._output import OutputExists, copy_metadata, new_file
+from brevisfs.cli._priors import read_prior
 from brevisfs.errors import BrevisError, ExitCode
 
 
@@ -44,17 +45,30 @@ class Packed:
     show_default=True,
     help="How much decoding speed may be given for size.",
 )
+@click.option(
+    "--budget", type=click.IntRange(min=1), help="Expansions a tensor's search has  [default: as many as pay]"
+)
+@click.option(
+    "--prior", type=as_path, help="Prior to search by (see `brevisfs prior`)  [default: its own]"
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Threads  [default: one a core]")
 @click.option("--force", is_flag=True, help="Replace archives that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    files: tuple[Path, ...], output: str | None, profile: str, jobs: int | None, force: bool, as_json: bool
+    files: tuple[Path, ...],
+    output: str | None,
+    profile: str,
+    budget: int | None,
+    prior: Path | None,
+    jobs: int | None,
+    force: bool,
+    as_json: bool,
 ) -> int:
     """Pack safetensors files: X becomes X.brv beside it. The source stays.
 
     In a folder, files that are not safetensors are skipped, and so are archives that are up to date.
     """
-    threads = jobs or cores()
+    search = _Search(synth.Profile(profile), budget, read_prior(prior) if prior else None, jobs or cores())
     batch = Batch()
     packed: list[Packed] = []
     skipped: dict[str, int] = {}
@@ -66,7 +80,7 @@ def command(
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             return
-        result = _pack(item.path, target, synth.Profile(profile), threads, force and target not in written)
+        result = _pack(item.path, target, search, force and target not in written)
         written.add(target)
         packed.append(result)
         if not as_json:
@@ -78,7 +92,28 @@ def command(
     return batch.code
 
 
-def _pack(source: Path, target: Path, profile: synth.Profile, jobs: int, replace: bool) -> Packed:
+@dataclass(frozen=True)
+class _Search:
+    """How files are packed."""
+
+    profile: synth.Profile
+    budget: int | None
+    prior: synth.Prior | None
+    jobs: int
+
+    def pack(self, source_fd: int, out_fd: int, progress: Progress | None) -> synth.PackReport:
+        return synth.pack(
+            source_fd,
+            out_fd,
+            profile=self.profile,
+            jobs=self.jobs,
+            progress=progress,
+            budget=self.budget,
+            prior=self.prior,
+        )
+
+
+def _pack(source: Path, target: Path, search: _Search, replace: bool) -> Packed:
     started = time.monotonic()
     with opened(source) as source_fd:
         _check_source(source_fd)
@@ -88,9 +123,9 @@ def _pack(source: Path, target: Path, profile: synth.Profile, jobs: int, replace
         with new_file(target, replace=replace) as out_fd:
             before = os.fstat(source_fd)
             with progress(f"packing {source.name}") as bar:
-                report = synth.pack(source_fd, out_fd, profile=profile, jobs=jobs, progress=bar)
+                report = search.pack(source_fd, out_fd, bar)
             with progress(f"checking {source.name}") as bar:
-                difference = _first_difference(source_fd, out_fd, jobs, bar)
+                difference = _first_difference(source_fd, out_fd, search.jobs, bar)
             _judge(difference, before, os.fstat(source_fd))
             copy_metadata(source_fd, out_fd)
     seconds = round(time.monotonic() - started, 3)

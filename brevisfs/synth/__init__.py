@@ -1,8 +1,9 @@
 """Synthesis: which program stores a tensor in the fewest bytes, and the packing of whole files."""
 
-from brevisfs.synth._pack import PackReport, SourceChanged, pack
+from brevisfs.synth._pack import PackReport, SourceChanged, learn_prior, pack
 from brevisfs.synth._plan import Candidate, Plan, synthesize
-from brevisfs.synth._prior import BadPrior, Prior
+from brevisfs.synth._prior import BadPrior, Prior, merged
+from brevisfs.synth._prior import from_json as prior_from_json
 from brevisfs.synth._profile import Profile
 from brevisfs.synth._search import ADAPTIVE, Effort, Strategy
 from brevisfs.synth._source import Memory, Source
@@ -20,6 +21,9 @@ __all__ = [
     "Source",
     "SourceChanged",
     "Strategy",
+    "learn_prior",
+    "merged",
     "pack",
+    "prior_from_json",
     "synthesize",
 ]

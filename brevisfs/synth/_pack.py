@@ -2,7 +2,7 @@
 
 Plans and blocks are made in a pool of threads (native code runs without the GIL); the calling
 thread alone reads the blocks, in order, hashes them and writes. What is written depends on the
-source and the profile, never on the pool.
+source and the arguments, never on the pool.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ import numpy.typing as npt
 from brevisfs import _native, safetensors
 from brevisfs.archive import Writer
 from brevisfs.errors import BrevisError
+from brevisfs.synth._learn import learn
 from brevisfs.synth._plan import Plan, synthesize
+from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import Profile
+from brevisfs.synth._search import Strategy
 from brevisfs.synth._sections import Cut, sections
 
 Progress = Callable[[int, int], None]
@@ -73,20 +76,24 @@ def pack(
     profile: Profile = Profile.BALANCED,
     jobs: int = 1,
     progress: Progress | None = None,
+    budget: int | None = None,
+    prior: Prior | None = None,
 ) -> PackReport:
     """Write the archive of a safetensors file to `out_fd`, which is at its start and empty.
 
-    Uses `jobs` threads beside the caller's. Raises NotSafetensors before anything is written,
-    SourceChanged if the file changes meanwhile, OSError. Nothing is synced.
+    `budget` is how many expansions each section's search has, None as many as seem to pay. Without a
+    `prior` the file's own is learnt if a search comes to need one. Uses `jobs` threads beside the
+    caller's. Raises NotSafetensors before anything is written, SourceChanged if the file changes
+    meanwhile, OSError. Nothing is synced.
     """
     before = os.fstat(source_fd)
-    whole = _FileSource(source_fd, 0, before.st_size)
-    layout = safetensors.parse(before.st_size, lambda offset, length: whole.read(offset, offset + length))
+    layout = _layout(source_fd, before.st_size)
     writer = Writer(lambda data: _write_all(out_fd, data), before.st_size)
     digest = hashlib.sha256()
     count = done = 0
     with ThreadPoolExecutor(jobs) as pool:
-        tasks = _Tasks(pool, source_fd, profile, jobs, digest.update)
+        planner = _Planner(source_fd, layout, profile, Strategy(budget), prior)
+        tasks = _Tasks(pool, source_fd, planner, jobs, digest.update)
         try:
             for made in tasks.run(sections(layout)):
                 if isinstance(made, _Encoded):
@@ -116,6 +123,18 @@ def pack(
     return PackReport(before.st_size, writer.stored, digest.digest(), count)
 
 
+def learn_prior(source_fd: int, *, profile: Profile = Profile.BALANCED) -> Prior:
+    """The prior of a safetensors file. Raises NotSafetensors, SourceChanged."""
+    layout = _layout(source_fd, os.fstat(source_fd).st_size)
+    cuts = list(sections(layout))
+    return learn(cuts, lambda cut: _FileSource(source_fd, cut.offset, cut.nbytes), profile)
+
+
+def _layout(fd: int, size: int) -> safetensors.Layout:
+    whole = _FileSource(fd, 0, size)
+    return safetensors.parse(size, lambda offset, length: whole.read(offset, offset + length))
+
+
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     """A block as it is stored; `nbytes` are those of the original."""
@@ -125,6 +144,38 @@ class _Encoded:
     nbytes: int
 
 
+class _Planner:
+    """Plans the sections of one file; safe from many threads."""
+
+    def __init__(
+        self, fd: int, layout: safetensors.Layout, profile: Profile, strategy: Strategy, prior: Prior | None
+    ) -> None:
+        self._fd, self._layout, self._profile, self._strategy = fd, layout, profile, strategy
+        self._prior = prior
+        self._learning = threading.Lock()
+
+    def plan(self, cut: Cut) -> Plan:
+        """The plan for a section."""
+        return synthesize(
+            self._source(cut),
+            cut.dtype,
+            cut.shape,
+            self._profile,
+            cut.block,
+            strategy=self._strategy,
+            prior=self._learnt,
+        )
+
+    def _learnt(self) -> Prior:
+        with self._learning:
+            if self._prior is None:
+                self._prior = learn(list(sections(self._layout)), self._source, self._profile)
+            return self._prior
+
+    def _source(self, cut: Cut) -> _FileSource:
+        return _FileSource(self._fd, cut.offset, cut.nbytes)
+
+
 class _Tasks:
     """What the pool has to do, kept a few sections and a few blocks ahead of what is written."""
 
@@ -132,11 +183,11 @@ class _Tasks:
         self,
         pool: ThreadPoolExecutor,
         fd: int,
-        profile: Profile,
+        planner: _Planner,
         jobs: int,
         hashed: Callable[[bytes], None],
     ) -> None:
-        self._pool, self._fd, self._profile, self._hashed = pool, fd, profile, hashed
+        self._pool, self._fd, self._planner, self._hashed = pool, fd, planner, hashed
         self._plans_ahead = min(jobs + 1, MOST_PLANS)
         self._blocks_ahead = 2 * jobs + 2
 
@@ -155,16 +206,12 @@ class _Tasks:
     def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan]]:
         ahead: deque[tuple[Cut, Future[Plan]]] = deque()
         for cut in cuts:
-            ahead.append((cut, self._pool.submit(self._plan, cut)))
+            ahead.append((cut, self._pool.submit(self._planner.plan, cut)))
             if len(ahead) > self._plans_ahead:
                 first, plan = ahead.popleft()
                 yield first, plan.result()
         for first, plan in ahead:
             yield first, plan.result()
-
-    def _plan(self, cut: Cut) -> Plan:
-        source = _FileSource(self._fd, cut.offset, cut.nbytes)
-        return synthesize(source, cut.dtype, cut.shape, self._profile, cut.block)
 
     def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
         program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
