@@ -15,28 +15,27 @@ from brevisfs.store import Entry
 _SECONDS = 1
 
 
-def attributes(inode: Inode, status: os.stat_result, size: int) -> EntryAttributes:
-    """The attributes of a file `size` bytes long whose backing file has `status`."""
-    entry = EntryAttributes()
-    entry.st_ino = inode.number
-    entry.entry_timeout = entry.attr_timeout = _SECONDS
-    entry.st_mode = status.st_mode
-    entry.st_nlink = status.st_nlink
-    entry.st_uid = status.st_uid
-    entry.st_gid = status.st_gid
-    entry.st_rdev = status.st_rdev
-    entry.st_size = size
-    entry.st_blksize = status.st_blksize
-    # Archivers take a file without blocks for one without bytes.
-    entry.st_blocks = status.st_blocks or int(stat.S_ISREG(status.st_mode) and size > 0)
-    entry.st_atime_ns = status.st_atime_ns
-    entry.st_mtime_ns = status.st_mtime_ns
-    entry.st_ctime_ns = status.st_ctime_ns
-    return entry
-
-
 class Attributes(State):
     """lookup, forget, getattr, readlink, statfs."""
+
+    def attributes(self, inode: Inode, status: os.stat_result, size: int) -> EntryAttributes:
+        """The attributes of a file `size` bytes long whose backing file has `status`."""
+        entry = EntryAttributes()
+        entry.st_ino = inode.number
+        entry.entry_timeout = entry.attr_timeout = _SECONDS
+        entry.st_mode = status.st_mode
+        entry.st_nlink = status.st_nlink
+        entry.st_uid = status.st_uid
+        entry.st_gid = status.st_gid
+        entry.st_rdev = status.st_rdev
+        entry.st_size = size
+        entry.st_blksize = status.st_blksize
+        # Archivers take a file without blocks for one without bytes.
+        entry.st_blocks = status.st_blocks or int(stat.S_ISREG(status.st_mode) and size > 0)
+        entry.st_atime_ns = status.st_atime_ns
+        entry.st_mtime_ns = status.st_mtime_ns
+        entry.st_ctime_ns = self.shown_ctime(status)
+        return entry
 
     async def lookup(
         self, parent_inode: int, name: bytes, ctx: RequestContext | None = None
@@ -44,10 +43,14 @@ class Attributes(State):
         folder = self.inodes[parent_inode]
         if name in (b".", b".."):
             return await self._lookup_again(folder if name == b"." else folder.parent or folder)
-        entry = await on_disk(self.find, folder.trail(), name)
+        entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
+        return self.found(folder, entry)
+
+    def found(self, folder: Inode, entry: Entry) -> EntryAttributes:
+        """The answer to a request that has found or made a name: the kernel counts one look-up more."""
         inode = self.inodes.assign(folder, entry)
         inode.lookups += 1
-        return attributes(inode, entry.status, entry.size)
+        return self.attributes(inode, entry.status, entry.size)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.inodes.forget(inode_list)
@@ -66,17 +69,22 @@ class Attributes(State):
         return answer
 
     async def _attributes(self, inode: Inode) -> EntryAttributes:
+        await self.quiet(inode)
         if inode.open:
-            with self.backings.held(inode.open[-1]) as backing:
-                status = await on_disk(os.fstat, backing.file)
-            return attributes(
-                inode, status, status.st_size if backing.reader is None else backing.reader.size
-            )
-        if inode.parent is None:
+            return self.of_open(inode)
+        if inode is self.inodes.root:
             status = await on_disk(os.fstat, self.store.root)
-            return attributes(inode, status, status.st_size)
+            return self.attributes(inode, status, status.st_size)
         entry = await self.entry_of(inode)
-        return attributes(inode, entry.status, entry.size)
+        return self.attributes(inode, entry.status, entry.size)
+
+    def of_open(self, inode: Inode) -> EntryAttributes:
+        """The attributes of a file that is open. The kernel has them in memory: this does not wait."""
+        backing = inode.open[-1]
+        status = os.fstat(backing.file)
+        return self.attributes(
+            inode, status, status.st_size if backing.reader is None else backing.reader.size
+        )
 
     async def _lookup_again(self, inode: Inode) -> EntryAttributes:
         if inode.parent is not None:

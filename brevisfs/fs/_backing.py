@@ -46,14 +46,16 @@ class Backing:
 
 
 class Backings:
-    """Every backing file that is open, by kind and identity; closed when its last user lets it go.
+    """Every backing file that is open; closed when its last user lets it go.
 
-    All methods belong to the event loop. `open_reader` makes a reader of an archive's descriptor.
+    Those that are open for reading only are shared by kind and identity. All methods belong to the event
+    loop. `open_reader` makes a reader of an archive's descriptor.
     """
 
     def __init__(self, open_reader: Callable[[int], Reader]) -> None:
         self._open_reader = open_reader
-        self._open: dict[Key, Backing] = {}
+        self._open: set[Backing] = set()
+        self._shared: dict[Key, Backing] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -73,28 +75,41 @@ class Backings:
 
         Raises what opening an archive raises, with `opened` closed.
         """
-        present = self._open.get(opened.key)
+        present = self._shared.get(opened.key)
         if present is None and opened.kind is Kind.ARCHIVE:
             try:
                 opened.reader = await trio.to_thread.run_sync(self._open_reader, opened.file)
             except BaseException:
                 os.close(opened.file)
                 raise
-            present = self._open.get(opened.key)
+            present = self._shared.get(opened.key)
         if present is None:
-            present = self._open[opened.key] = opened
+            present = self._shared[opened.key] = opened
+            self._open.add(opened)
         else:
             os.close(opened.file)
         present.users += 1
         return present
 
+    def own(self, opened: Backing) -> Backing:
+        """A file just opened as a backing of its own, with one user: one that can be written."""
+        self._open.add(opened)
+        opened.users += 1
+        return opened
+
     def release(self, backing: Backing) -> None:
         """Takes one user back."""
         backing.users -= 1
         if backing.users == 0:
-            del self._open[backing.key]
-            with suppress(OSError):  # nothing was written that closing could lose
-                os.close(backing.file)
+            self._open.remove(backing)
+            if self._shared.get(backing.key) is backing:
+                del self._shared[backing.key]
+            # The filesystem frees all of a removed file here, which can take long.
+            removed = os.fstat(backing.file).st_nlink == 0
+            if removed:
+                trio.lowlevel.spawn_system_task(trio.to_thread.run_sync, _close, backing.file)
+            else:
+                _close(backing.file)
 
     @contextmanager
     def held(self, backing: Backing) -> Iterator[Backing]:
@@ -106,4 +121,9 @@ class Backings:
             self.release(backing)
 
     def _readers(self) -> list[Reader]:
-        return [backing.reader for backing in self._open.values() if backing.reader is not None]
+        return [backing.reader for backing in self._open if backing.reader is not None]
+
+
+def _close(file: int) -> None:
+    with suppress(OSError):  # what closing could lose was told to `flush`
+        os.close(file)

@@ -12,24 +12,24 @@ from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._state import Handles, State, on_disk
-from brevisfs.store import Entry
+from brevisfs.store import Entry, Identity
 
 log = logging.getLogger("brevisfs.fs")
 
 _SMALL = 128 * 1024
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class OpenFile:
-    """A handle's file, and the state of it that the handle reads."""
+    """A handle's file, and its backing file now. `writable`: the handle was opened to write."""
 
     inode: Inode
     backing: Backing
+    writable: bool = False
 
 
 class Files(State):
-    """open, read, flush, fsync, release."""
+    """open, read and release of handles that only read."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
@@ -37,34 +37,51 @@ class Files(State):
         self._small = memoryview(bytearray(_SMALL))
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
-        if flags & _WRITING:
-            raise FUSEError(errno.EROFS)
         file = self.inodes[inode]
-        backing = await self._adopt(await self.at(file, self._open_backing))
+        async with file.lock:
+            return self.opened(file, await self._adopt(await self._reopen(file)))
+
+    def opened(self, file: Inode, backing: Backing, *, writable: bool = False) -> FileInfo:
+        """A new handle of a file. The caller holds the inode's lock, and gives the backing away."""
         unchanged = file.opened in (None, backing.identity)
         file.open.append(backing)
         file.opened = backing.identity
-        return FileInfo(fh=self.files.add(OpenFile(file, backing)), keep_cache=unchanged)
+        return FileInfo(fh=self.files.add(OpenFile(file, backing, writable)), keep_cache=unchanged)
+
+    def give_backing(self, file: Inode, backing: Backing) -> None:
+        """Moves all handles of a file to another backing file of it, which the caller gives away."""
+        for handle in self.files.all():
+            if handle.inode is file:
+                backing.users += 1
+                self.backings.release(handle.backing)
+                handle.backing = backing
+        file.open = [backing] * len(file.open)
+        self.backings.release(backing)
 
     # pyfuse3 takes any buffer, and a view saves the copy.
     async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
-        backing = self.files[fh].backing
-        if backing.reader is not None:
-            return await self.cache.read(backing, off, size)
-        if size <= _SMALL and self._read_at_once(backing.file, off, size):
-            return self._small[:size]
-        return await on_disk(_read_all, backing.file, off, size)
-
-    async def flush(self, fh: int) -> None:
-        pass
-
-    async def fsync(self, fh: int, datasync: bool) -> None:
-        pass
+        # The handle may get another backing file meanwhile.
+        with self.backings.held(self.files[fh].backing) as backing:
+            if backing.reader is not None:
+                return await self.cache.read(backing, off, size)
+            if size <= _SMALL and self._read_at_once(backing.file, off, size):
+                return self._small[:size]
+            return await on_disk(_read_all, backing.file, off, size)
 
     async def release(self, fh: int) -> None:
         file = self.files.pop(fh)
         file.inode.open.remove(file.backing)
         self.backings.release(file.backing)
+
+    async def _reopen(self, file: Inode) -> Backing:
+        """The file's backing file, opened again for reading."""
+        if file.places:
+            return await self.at(file, self._open_backing)
+        if not file.open:
+            raise FUSEError(errno.ESTALE)
+        with self.backings.held(file.open[-1]) as other:
+            opened = await on_disk(os.open, f"/proc/self/fd/{other.file}", os.O_RDONLY | os.O_CLOEXEC)
+            return Backing(other.name, other.kind, Identity.of(os.fstat(opened)), opened)
 
     def _open_backing(self, folder: int, entry: Entry) -> Backing:
         # Opened for reading and nothing else, whatever flags the caller's own open has.

@@ -1,27 +1,32 @@
 """Listing folders."""
 
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, ReaddirToken, RequestContext
 
-from brevisfs.fs._attributes import attributes
+from brevisfs.fs._attributes import Attributes
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._state import Handles, State, on_disk
-from brevisfs.store import Entry, Step
+from brevisfs.fs._state import Handles, on_disk
+from brevisfs.store import Entry, Step, sync_folder
+
+# How many entries are looked at anew at a time.
+_AHEAD = 128
 
 
 @dataclass(slots=True)
 class Listing:
-    """An open folder, and what it had when its listing was begun."""
+    """An open folder, and what it had when its listing was begun; `version` is the folder's at that time."""
 
     folder: Inode
     entries: list[Entry]
+    version: int = 0
 
 
-class Folders(State):
+class Folders(Attributes):
     """opendir, readdir, releasedir, fsyncdir."""
 
     def __init__(self, *what: Any) -> None:
@@ -35,17 +40,20 @@ class Folders(State):
         listing = self.listings[fh]
         folder = listing.folder
         if start_id == 0:
-            listing.entries = await on_disk(self._entries, folder.trail())
+            listing.entries = await self.look(folder, self.store.entries)
+            listing.version = folder.version
         dots = [(b".", folder), (b"..", folder.parent or folder)]
         for place, (name, inode) in enumerate(dots[start_id:], start_id + 1):
             if not pyfuse3.readdir_reply(token, name, _dot(inode), place):
                 return
         done = max(0, start_id - len(dots))
-        for place, entry in enumerate(listing.entries[done:], done + len(dots) + 1):
+        for place, entry in enumerate(await self._current(listing, done), done + len(dots) + 1):
+            if entry is None:
+                continue
             inode = self.inodes.assign(folder, entry)
-            if not pyfuse3.readdir_reply(
-                token, entry.name, attributes(inode, entry.status, entry.size), place
-            ):
+            # What is open may have been written to since it was looked at.
+            answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
+            if not pyfuse3.readdir_reply(token, entry.name, answer, place):
                 self.inodes.forget([(inode.number, 0)])
                 return
             inode.lookups += 1
@@ -54,11 +62,28 @@ class Folders(State):
         self.listings.pop(fh)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        pass
+        await on_disk(self._sync, self.listings[fh].folder.trail())
 
-    def _entries(self, trail: list[Step]) -> list[Entry]:
+    async def _current(self, listing: Listing, done: int) -> Sequence[Entry | None]:
+        """The entries after the first `done`, as they are now; None for what is gone."""
+        if listing.folder.version == listing.version:
+            return listing.entries[done:]
+        names = [entry.name for entry in listing.entries[done : done + _AHEAD]]
+
+        def find_all(folder: int) -> list[Entry | None]:
+            return [self._find(folder, name) for name in names]
+
+        return await self.look(listing.folder, find_all)
+
+    def _find(self, folder: int, name: bytes) -> Entry | None:
+        try:
+            return self.store.find(folder, name)
+        except FileNotFoundError:
+            return None
+
+    def _sync(self, trail: list[Step]) -> None:
         with self.store.folder(trail) as folder:
-            return self.store.entries(folder)
+            sync_folder(folder)
 
 
 def _dot(inode: Inode) -> EntryAttributes:

@@ -1,16 +1,20 @@
 """Inode numbers, and which file of the store each means.
 
-A number is the daemon's own. It stays with one file: the same backing file in the same state, or, while a
-handle holds the backing file open (so that the store's filesystem cannot give its number away), the same
-backing file in any state. Anything else found under a name gets a new number, because the kernel keeps
-pages by number and would show the old file's to the readers of the new one. No number is given twice.
+A number is the daemon's own. It stays with one file: the same backing file in the same state, or in a
+state that the daemon itself has brought about, or, while a handle holds the backing file open (so that the
+store's filesystem cannot give its number away), the same backing file in any state; and the backing file
+that takes its place when the daemon packs or unpacks it. Anything else found under a name gets a new
+number, because the kernel keeps pages by number and would show the old file's to the readers of the new
+one. No number is given twice.
 """
 
 import errno
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pyfuse3
+import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.fs._backing import Backing
@@ -24,21 +28,52 @@ Key = tuple[Kind, int, int]
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """One file or folder that the kernel knows, with the place where it was last found.
+    """One file or folder that the kernel knows.
 
-    `lookups` is the kernel's count; `open` the backing of every open handle, the last opened last;
-    `opened` the state of the backing file at the last open, None before the first.
+    `places` are the names that were found for it, as (folder, name), the last one last; none once it is
+    unlinked. `lookups` is the kernel's count, `pins` how often the daemon itself needs it. `open` has the
+    backing of every open handle, the last opened last; `opened` is the state of the backing file whose
+    pages the kernel may have, None before the first open. `writers` are the handles that could write, and
+    whatever else is about to change the content; `changes` counts those that ever were.
+
+    `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
+    of a folder, while names in it are changed. `version` of a folder grows with every change of what
+    looking up a name in it finds.
     """
 
     number: int
-    parent: "Inode | None"
-    name: bytes
     key: Key
     identity: Identity
     is_folder: bool
+    places: list[tuple["Inode", bytes]] = field(default_factory=list)
     lookups: int = 0
+    pins: int = 0
     open: list[Backing] = field(default_factory=list)
     opened: Identity | None = None
+    writers: int = 0
+    changes: int = 0
+    version: int = 0
+    no_capability: bool = False
+    _lock: trio.Lock | None = None
+
+    @property
+    def parent(self) -> "Inode | None":
+        return self.places[-1][0] if self.places else None
+
+    @property
+    def name(self) -> bytes:
+        return self.places[-1][1] if self.places else b""
+
+    @property
+    def lock(self) -> trio.Lock:
+        if self._lock is None:
+            self._lock = trio.Lock()
+        return self._lock
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether somebody holds the lock."""
+        return self._lock is not None and self._lock.locked()
 
     def is_meant_by(self, entry: Entry) -> bool:
         """Whether `entry` is this very file still."""
@@ -50,18 +85,18 @@ class Inode:
         """The way from the root down to this folder, the root left out."""
         steps: list[Step] = []
         folder = self
-        while folder.parent is not None:
-            if len(steps) == _DEEPEST:
+        while folder.number != pyfuse3.ROOT_INODE:
+            if len(steps) == _DEEPEST or folder.parent is None:
                 raise FUSEError(errno.ESTALE)
             steps.append(Step(folder.name, *folder.key[1:]))
             folder = folder.parent
         return steps[::-1]
 
-    def place(self) -> tuple[list[Step], bytes]:
-        """The trail of the folder that this file was last found in, and its name there."""
-        if self.parent is None:
+    def place(self) -> tuple["Inode", bytes]:
+        """The folder that this file was last found in, and its name there; ESTALE if it has none."""
+        if not self.places:
             raise FUSEError(errno.ESTALE)
-        return self.parent.trail(), self.name
+        return self.places[-1]
 
 
 def key_of(entry: Entry) -> Key:
@@ -75,6 +110,7 @@ class Inodes:
     root: Inode
     _known: dict[int, Inode] = field(default_factory=dict)
     _by_key: dict[Key, Inode] = field(default_factory=dict)
+    _by_place: dict[tuple[Inode, bytes], Inode] = field(default_factory=dict)
     # What a forgotten file was called, so that it gets its number again if it is still the same file.
     _forgotten: dict[Key, tuple[Identity, int]] = field(default_factory=dict)
     _last: int = pyfuse3.ROOT_INODE
@@ -93,30 +129,146 @@ class Inodes:
     def __len__(self) -> int:
         return len(self._known)
 
+    def at(self, folder: Inode, name: bytes) -> Inode | None:
+        """The inode that was last found there."""
+        return self._by_place.get((folder, name))
+
     def assign(self, parent: Inode, entry: Entry) -> Inode:
         """The inode of what was found in `parent`; the caller counts the lookup or forgets it again."""
         key = key_of(entry)
         inode = self._by_key.get(key)
         if inode is None or not inode.is_meant_by(entry):
             number = self._number_for(key, entry)
-            inode = Inode(number, parent, entry.name, key, entry.identity, entry.is_folder)
+            inode = Inode(number, key, entry.identity, entry.is_folder)
             self._known[number] = self._by_key[key] = inode
+            self._add_place(inode, parent, entry.name)
         elif inode is not self.root:
-            inode.parent, inode.name, inode.identity = parent, entry.name, entry.identity
+            self._add_place(inode, parent, entry.name)
+            inode.identity = entry.identity
         return inode
+
+    def folder(self, trail: Iterable[Step]) -> Inode:
+        """The inode of the folder that a trail leads to, known to the kernel or not. Pinned: see `unpin`."""
+        folder = self.root
+        for step in trail:
+            key = Kind.RAW, step.device, step.inode
+            below = self._by_key.get(key)
+            if below is None:
+                self._last += 1
+                identity = Identity(step.device, step.inode, 0, 0, 0)
+                below = Inode(self._last, key, identity, is_folder=True)
+                self._known[below.number] = self._by_key[key] = below
+                self._add_place(below, folder, step.name)
+            folder = below
+        self.pin(folder)
+        return folder
 
     def forget(self, references: Iterable[tuple[int, int]]) -> None:
         """Takes back references, as (number, how many)."""
         for number, count in references:
             inode = self._known.get(number)
-            if inode is None or inode is self.root:
-                continue
-            inode.lookups -= count
-            if inode.lookups <= 0:
-                del self._known[number]
-                if self._by_key.get(inode.key) is inode:
-                    del self._by_key[inode.key]
-                    self._forgotten[inode.key] = inode.identity, number
+            if inode is not None:
+                inode.lookups -= count
+                self._drop_if_unused(inode)
+
+    def pin(self, inode: Inode) -> None:
+        """Keeps the inode in the table, whatever the kernel forgets, until `unpin`."""
+        inode.pins += 1
+
+    def unpin(self, inode: Inode) -> None:
+        inode.pins -= 1
+        self._drop_if_unused(inode)
+
+    def removed(self, folder: Inode, name: bytes) -> Inode | None:
+        """A name is gone; the inode that had it."""
+        folder.version += 1
+        inode = self.at(folder, name)
+        if inode is not None:
+            self._remove_place(inode, folder, name)
+        return inode
+
+    def moved(self, old_folder: Inode, old: bytes, new_folder: Inode, new: bytes) -> None:
+        """A name has become another; whatever had that one is gone."""
+        inode = self.at(old_folder, old)
+        self.removed(new_folder, new)
+        if inode is not None:
+            self.pin(inode)
+            self.removed(old_folder, old)
+            self._add_place(inode, new_folder, new)
+            self.unpin(inode)
+
+    def exchanged(self, one_folder: Inode, one: bytes, other_folder: Inode, other: bytes) -> None:
+        """Two names have changed places."""
+        first, second = self.at(one_folder, one), self.at(other_folder, other)
+        for inode, folder, name in ((first, other_folder, other), (second, one_folder, one)):
+            if inode is not None:
+                self.pin(inode)
+                self._add_place(inode, folder, name)
+        for inode, folder, name in ((first, one_folder, one), (second, other_folder, other)):
+            if inode is not None:
+                if (folder, name) in inode.places:
+                    self._remove_place(inode, folder, name)
+                self.unpin(inode)
+        one_folder.version += 1
+        other_folder.version += 1
+
+    def refresh(self, inode: Inode, status: os.stat_result) -> None:
+        """The daemon has changed the inode's backing file, which has `status` now."""
+        before, inode.identity = inode.identity, Identity.of(status)
+        if inode.opened == before:
+            inode.opened = inode.identity
+        self._outdate(inode)
+
+    def rebind(self, inode: Inode, kind: Kind, status: os.stat_result) -> None:
+        """The daemon has put another backing file with the same content in the place of the inode's."""
+        unchanged = inode.opened == inode.identity
+        if self._by_key.get(inode.key) is inode:
+            del self._by_key[inode.key]
+        inode.key = kind, status.st_dev, status.st_ino
+        self._by_key[inode.key] = inode
+        self._forgotten.pop(inode.key, None)
+        inode.identity = Identity.of(status)
+        if unchanged or inode.open:
+            inode.opened = inode.identity
+        self._outdate(inode)
+
+    def _outdate(self, inode: Inode) -> None:
+        for folder, _ in inode.places:
+            folder.version += 1
+
+    def _add_place(self, inode: Inode, folder: Inode, name: bytes) -> None:
+        place = folder, name
+        if inode.places and inode.places[-1] == place:
+            return
+        other = self._by_place.get(place)
+        if other is inode:
+            inode.places.remove(place)
+        else:
+            if other is not None:
+                self._remove_place(other, folder, name)
+            if inode.is_folder and inode.places:
+                self._remove_place(inode, *inode.places[-1])
+            self._by_place[place] = inode
+            self.pin(folder)
+        inode.places.append(place)
+
+    def _remove_place(self, inode: Inode, folder: Inode, name: bytes) -> None:
+        inode.places.remove((folder, name))
+        if self._by_place.get((folder, name)) is inode:
+            del self._by_place[folder, name]
+        self.unpin(folder)
+
+    def _drop_if_unused(self, inode: Inode) -> None:
+        if inode is self.root or inode.lookups > 0 or inode.pins > 0:
+            return
+        if self._known.pop(inode.number, None) is None:
+            return
+        if self._by_key.get(inode.key) is inode:
+            del self._by_key[inode.key]
+            if inode.places:
+                self._forgotten[inode.key] = inode.identity, inode.number
+        for folder, name in list(inode.places):
+            self._remove_place(inode, folder, name)
 
     def _number_for(self, key: Key, entry: Entry) -> int:
         identity, number = self._forgotten.pop(key, (None, 0))

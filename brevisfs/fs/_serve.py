@@ -21,8 +21,9 @@ from brevisfs.fs._log import log_to
 from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
+from brevisfs.fs._state import Writable
 from brevisfs.fs._tuning import tune
-from brevisfs.store import PRIVATE_FOLDER, Store, take_lock
+from brevisfs.store import PRIVATE_FOLDER, Catalog, Changes, Private, Store, begin, take_lock
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -45,24 +46,40 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         real = check_mountpoint(mountpoint, backing.path)
         try:
             lock = take_lock(backing.root, backing.path)
+            if lock is not None:
+                held.callback(os.close, lock)
+            writable = None if lock is None or options.read_only else _set_up_writing(backing, held)
         except OSError as error:
             raise MountFailed(
                 f"{backing.path} cannot be mounted: its folder {os.fsdecode(PRIVATE_FOLDER)} cannot be used: "
                 f"{error.strerror}"
             ) from None
-        if lock is not None:
-            held.callback(os.close, lock)
         _raise_descriptor_limit()
-        trio.run(_serve, backing, real, options, answering)
+        # The mode that a new file is to have comes with the request.
+        os.umask(0)
+        trio.run(_serve, backing, writable, real, options, answering)
+
+
+def _set_up_writing(store: Store, held: ExitStack) -> Writable:
+    private = held.enter_context(Private(store.root))
+    changes = Changes(store, private)
+    begin(changes)
+    catalog = held.enter_context(Catalog(private.path / "catalog.sqlite"))
+    return Writable(changes, catalog)
 
 
 async def _serve(
-    store: Store, mountpoint: Path, options: MountOptions, answering: Callable[[], None]
+    store: Store,
+    writable: Writable | None,
+    mountpoint: Path,
+    options: MountOptions,
+    answering: Callable[[], None],
 ) -> None:
     backings = Backings(Reader)
     cache = ExtentCache(options.cache_size, options.threads, backings)
+    operations = Operations(store, backings, cache, writable)
     try:
-        with _mounted(Operations(store, backings, cache), mountpoint):
+        with _mounted(operations, mountpoint):
             async with trio.open_nursery() as nursery:
                 await nursery.start(_end_on_signal)
                 async with trio.open_nursery() as session:
@@ -102,9 +119,10 @@ def _mounted(operations: Operations, mountpoint: Path) -> Iterator[None]:
     options = {
         "default_permissions",
         "fsname=brevisfs",
-        "ro",
         "subtype=brevisfs",
     }
+    if operations.writable is None:
+        options.add("ro")
     if may_allow_others():
         options.add("allow_other")
     else:

@@ -2,7 +2,9 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from typing import Generic, ParamSpec, TypeVar
 
@@ -13,7 +15,7 @@ from pyfuse3 import FUSEError
 from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import ExtentCache
 from brevisfs.fs._inodes import Inode, Inodes, key_of
-from brevisfs.store import Entry, Identity, Kind, Step, Store
+from brevisfs.store import Catalog, Changes, Entry, Identity, Kind, Step, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,40 +52,117 @@ class Handles(Generic[T]):
         del self._open[number]
         return handle
 
+    def all(self) -> Iterable[T]:
+        return self._open.values()
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """What a mount needs to change its store; a read-only mount has none."""
+
+    changes: Changes
+    catalog: Catalog
+
 
 class State(pyfuse3.Operations):
     """The store being served and what is in use of it."""
 
     enable_acl = True
 
-    def __init__(self, store: Store, backings: Backings, cache: ExtentCache) -> None:
+    def __init__(
+        self, store: Store, backings: Backings, cache: ExtentCache, writable: Writable | None = None
+    ) -> None:
         super().__init__()
         self.store = store
         self.backings = backings
         self.cache = cache
+        self.writable = writable
         self.stray = 0
         self.inodes = Inodes(_root(store))
 
-    def find(self, trail: list[Step], name: bytes) -> Entry:
-        """What a folder has under a name now. Blocks; raises OSError."""
-        with self.store.folder(trail) as folder:
-            return self.store.find(folder, name)
+    @property
+    def changes(self) -> Changes:
+        """Raises EROFS if the mount is read-only."""
+        return self.writing.changes
+
+    @property
+    def writing(self) -> Writable:
+        """Raises EROFS if the mount is read-only."""
+        if self.writable is None:
+            raise FUSEError(errno.EROFS)
+        return self.writable
+
+    def shown_ctime(self, status: os.stat_result) -> int:
+        """The ctime to show of a backing file, in ns."""
+        return status.st_ctime_ns if self.writable is None else self.writable.catalog.shown_ctime(status)
+
+    @asynccontextmanager
+    async def changing(self, files: Iterable[Inode | None], folders: Iterable[Inode]) -> AsyncIterator[None]:
+        """Keeps everybody else from changing what the files are, and the names in the folders.
+
+        Always takes the locks in the same order, so that no two can wait for each other.
+        """
+        async with AsyncExitStack() as held:
+            for inodes in (files, folders):
+                for inode in sorted({inode for inode in inodes if inode}, key=lambda inode: inode.number):
+                    await held.enter_async_context(inode.lock)
+            yield
+
+    async def quiet(self, inode: Inode) -> None:
+        """Waits until nobody is changing the inode: as a folder its names, as a file what it is."""
+        while inode.is_changing:
+            async with inode.lock:
+                pass
+
+    async def look(self, folder: Inode, look: Callable[[int], T]) -> T:
+        """Calls `look` with a descriptor of the folder, in a thread; looks again if names in the folder, or
+        what is known of its files, were changed meanwhile. So what is seen can be bound to inodes.
+        """
+        while True:
+            await self.quiet(folder)
+            version, trail = folder.version, folder.trail()
+
+            def look_there(trail: list[Step] = trail) -> T:
+                with self.store.folder(trail) as descriptor:
+                    return look(descriptor)
+
+            try:
+                seen = await on_disk(look_there)
+            except FUSEError:
+                if folder.version == version and not folder.is_changing and folder.trail() == trail:
+                    raise
+            else:
+                if folder.version == version and not folder.is_changing:
+                    return seen
 
     async def at(self, inode: Inode, use: Callable[[int, Entry], T]) -> T:
         """Calls `use(folder, entry)` in a thread, with what the inode stands for, looked at anew.
 
         ESTALE, upon which the kernel looks the name up again, if another file has its name by now.
         """
-        trail, name = inode.place()
+        while True:
+            folder, name = inode.place()
+            await self.quiet(folder)
+            before = folder, name, folder.version, folder.trail(), inode.key
 
-        def look_and_use() -> T:
-            with self.store.folder(trail) as folder:
-                entry = self.store.find(folder, name)
-                if not inode.is_meant_by(entry):
-                    raise OSError(errno.ESTALE, "the file was replaced", name)
-                return use(folder, entry)
+            def look_and_use(
+                trail: list[Step] = before[3],
+                name: bytes = name,
+                meant: Callable[[Entry], bool] = inode.is_meant_by,
+            ) -> T:
+                with self.store.folder(trail) as descriptor:
+                    entry = self.store.find(descriptor, name)
+                    if not meant(entry):
+                        raise OSError(errno.ESTALE, "the file was replaced", name)
+                    return use(descriptor, entry)
 
-        return await on_disk(look_and_use)
+            try:
+                return await on_disk(look_and_use)
+            except FUSEError:
+                folder, name = inode.place()
+                after = folder, name, folder.version, folder.trail(), inode.key
+                if before == after and not folder.is_changing:
+                    raise
 
     async def entry_of(self, inode: Inode) -> Entry:
         """What the inode stands for, as `at`."""
@@ -93,4 +172,4 @@ class State(pyfuse3.Operations):
 def _root(store: Store) -> Inode:
     status = os.fstat(store.root)
     entry = Entry(b"", b"", Kind.RAW, status.st_size, status)
-    return Inode(pyfuse3.ROOT_INODE, None, b"", key_of(entry), Identity.of(status), is_folder=True)
+    return Inode(pyfuse3.ROOT_INODE, key_of(entry), Identity.of(status), is_folder=True)

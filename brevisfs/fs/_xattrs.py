@@ -3,6 +3,7 @@
 The latter can be read but are never listed, because what copies attributes copies all that are listed.
 """
 
+import errno
 import json
 import os
 import stat
@@ -14,20 +15,24 @@ import pyfuse3
 from pyfuse3 import FUSEError, RequestContext
 
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._state import State, on_disk
+from brevisfs.fs._state import on_disk
+from brevisfs.fs._writing import Writing
 from brevisfs.store import Entry
 
 T = TypeVar("T")
 
 PREFIX = b"user.brevisfs."
 _PRIVILEGED = b"trusted."
+_CAPABILITY = b"security.capability"
 
 
-class Xattrs(State):
-    """getxattr, listxattr."""
+class Xattrs(Writing):
+    """getxattr, listxattr, setxattr, removexattr."""
 
     async def getxattr(self, inode: int, name: bytes, ctx: RequestContext | None = None) -> bytes:
         file = self.inodes[inode]
+        if name == _CAPABILITY and file.open:
+            return self._capability(file)
         if not name.startswith(PREFIX):
             return await self._on_backing(file, lambda path: os.getxattr(path, name))
         asked = name.removeprefix(PREFIX)
@@ -40,6 +45,40 @@ class Xattrs(State):
         names = await self._on_backing(self.inodes[inode], os.listxattr)
         hidden = (PREFIX,) if ctx is None or ctx.uid == 0 else (PREFIX, _PRIVILEGED)
         return [name for name in map(os.fsencode, names) if not name.startswith(hidden)]
+
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, ctx: RequestContext | None = None
+    ) -> None:
+        await self._change_attribute(inode, name, lambda path: os.setxattr(path, name, value))
+
+    async def removexattr(self, inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
+        await self._change_attribute(inode, name, lambda path: os.removexattr(path, name))
+
+    async def _change_attribute(self, inode: int, name: bytes, change: Callable[[str], None]) -> None:
+        file = self.inodes[inode]
+        assert self.writing
+        if name.startswith(PREFIX):
+            raise FUSEError(errno.EPERM)
+        file.no_capability = False
+        await self.change_metadata(file, change)
+
+    async def change_metadata(self, file: Inode, change: Callable[[str], None]) -> None:
+        """Makes a change of metadata on a path that leads to the backing file."""
+        if file.is_folder:
+            await self._on_backing(file, change)
+            return
+        async with file.lock:
+            await self._on_backing(file, change)
+            await self.refreshed(file)
+
+    def _capability(self, file: Inode) -> bytes:
+        """The kernel asks for this one before every write, and a file hardly ever has it."""
+        if not file.no_capability:
+            try:
+                return os.getxattr(file.open[-1].file, _CAPABILITY)
+            except OSError as error:
+                file.no_capability = error.errno == errno.ENODATA
+        raise FUSEError(errno.ENODATA)
 
     def _about_mount(self, asked: bytes) -> bytes | None:
         match asked:
@@ -80,7 +119,7 @@ class Xattrs(State):
         if inode.open:
             with self.backings.held(inode.open[-1]) as backing:
                 return await on_disk(call, _path(backing.file))
-        if inode.parent is None:
+        if inode is self.inodes.root:
             return await on_disk(call, _path(self.store.root))
 
         def on_entry(folder: int, entry: Entry) -> T:

@@ -62,8 +62,8 @@ def mount(store: Path, tmp_path: Path) -> Iterator[Mounter]:
     path.mkdir()
     made: list[Mount] = []
 
-    def mount(cache_size: int = 64 << 20) -> Mount:
-        options = MountOptions(cache_size=cache_size, threads=2, log=log)
+    def mount(cache_size: int = 64 << 20, **chosen: Any) -> Mount:
+        options = MountOptions(cache_size=cache_size, threads=2, log=log, **chosen)
         made.append(Mount(store, path, mount_background(store, path, options), log))
         return made[-1]
 

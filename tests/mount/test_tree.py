@@ -164,7 +164,7 @@ def test_other_kinds_of_files(mount: Mounter, store: Path) -> None:
 
 
 def test_statfs_is_that_of_the_store(mount: Mounter, store: Path) -> None:
-    mounted = mount()
+    mounted = mount(read_only=True)
     seen, backing = os.statvfs(mounted.path), os.statvfs(store)
     assert (seen.f_frsize, seen.f_blocks, seen.f_files) == (
         backing.f_frsize,
@@ -175,9 +175,9 @@ def test_statfs_is_that_of_the_store(mount: Mounter, store: Path) -> None:
     assert seen.f_flag & os.ST_RDONLY
 
 
-def test_writing_is_refused(mount: Mounter, store: Path) -> None:
+def test_writing_is_refused_if_asked(mount: Mounter, store: Path) -> None:
     (store / "x").write_text("x")
-    mounted = mount()
+    mounted = mount(read_only=True)
     attempts: list[Callable[[], object]] = [
         lambda: (mounted.path / "x").open("w"),
         lambda: (mounted.path / "new").touch(),

@@ -1,0 +1,269 @@
+"""Making, moving and removing names."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyfuse3
+from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext
+
+from brevisfs.fs._attributes import Attributes
+from brevisfs.fs._backing import Backing
+from brevisfs.fs._inodes import Inode
+from brevisfs.fs._state import on_disk
+from brevisfs.fs._writing import Writing
+from brevisfs.store import Entry, Kind, NeedsRaw, Step
+
+_MODE = 0o7777
+_CREATE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """To whom a new file belongs: who asked for it, but to the group of a folder that says so."""
+
+    user: int
+    group: int
+
+    def of_new(self, folder: int, made: os.stat_result) -> tuple[int, int] | None:
+        """User and group to give to a file just made in the folder; None if it has the right ones."""
+        inherited = os.stat(b".", dir_fd=folder).st_mode & stat.S_ISGID
+        wanted = self.user, made.st_gid if inherited else self.group
+        return None if wanted == (made.st_uid, made.st_gid) else wanted
+
+
+class Naming(Writing, Attributes):
+    """create, mknod, mkdir, symlink, link, unlink, rmdir, rename."""
+
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
+    ) -> tuple[FileInfo, EntryAttributes]:
+        folder = self.inodes[parent_inode]
+        owner = _Owner(ctx.uid, ctx.gid)
+        access = flags & os.O_ACCMODE
+        async with self.changing([], [folder]):
+            try:
+                file, entry = await on_disk(self._create, folder.trail(), name, access, mode, owner)
+            except FUSEError as error:
+                if error.errno != errno.EEXIST or flags & os.O_EXCL:
+                    raise
+            else:
+                folder.version += 1
+                found = self.found(folder, entry)
+                inode = self.inodes[found.st_ino]
+                writable = access != os.O_RDONLY
+                if writable:
+                    self.begin_change(inode)
+                backing = self.backings.own(Backing(os.fsdecode(name), Kind.RAW, entry.identity, file))
+                return self.opened(inode, backing, writable=writable), found
+        # Somebody else made it meanwhile.
+        found = await self.lookup(parent_inode, name, ctx)
+        try:
+            return await self.open(found.st_ino, flags & ~os.O_CREAT, ctx), found
+        except FUSEError:
+            self.inodes.forget([(found.st_ino, 1)])
+            raise
+
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        def make(folder: int) -> None:
+            os.mknod(name, mode, rdev, dir_fd=folder)
+
+        return await self._make(parent_inode, name, make, mode, ctx)
+
+    async def mkdir(self, parent_inode: int, name: bytes, mode: int, ctx: RequestContext) -> EntryAttributes:
+        def make(folder: int) -> None:
+            os.mkdir(name, mode & _MODE, dir_fd=folder)
+
+        return await self._make(parent_inode, name, make, mode, ctx)
+
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        def make(folder: int) -> None:
+            os.symlink(target, name, dir_fd=folder)
+
+        return await self._make(parent_inode, name, make, 0, ctx)
+
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
+    ) -> EntryAttributes:
+        file, folder = self.inodes[inode], self.inodes[new_parent_inode]
+        changes = self.changes
+        while True:
+            old_folder, old = file.place()
+            async with self.changing([file], [folder, old_folder]):
+                if file.place() != (old_folder, old):
+                    continue
+
+                def link_it(old_trail: list[Step], new_trail: list[Step], old: bytes = old) -> Entry:
+                    with self.store.folder(old_trail) as here, self.store.folder(new_trail) as there:
+                        return changes.link(here, old, there, new_name)
+
+                try:
+                    entry = await on_disk(link_it, old_folder.trail(), folder.trail())
+                except NeedsRaw:
+                    pass
+                else:
+                    folder.version += 1
+                    self.inodes.refresh(file, entry.status)
+                    return self.found(folder, entry)
+            await self.unpack(file)
+
+    async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
+        await self._remove(parent_inode, name, self._unlink)
+
+    async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
+        await self._remove(parent_inode, name, self._rmdir)
+
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        ctx: RequestContext | None = None,
+    ) -> None:
+        places = ((self.inodes[parent_inode_old], name_old), (self.inodes[parent_inode_new], name_new))
+        if flags not in (0, pyfuse3.RENAME_NOREPLACE, pyfuse3.RENAME_EXCHANGE):
+            raise FUSEError(errno.EINVAL)
+        while True:
+            try:
+                if await self._rename(places, flags):
+                    return
+            except NeedsRaw as error:
+                await self._make_raw(*places[error.second])
+
+    async def _rename(self, places: Sequence[tuple[Inode, bytes]], flags: int) -> bool:
+        """Renames or exchanges; False if the names changed before the locks were there."""
+        (old_folder, old), (new_folder, new) = places
+        files = [self.inodes.at(*place) for place in places]
+        async with self.changing(
+            [file for file in files if file and not file.is_folder], [old_folder, new_folder]
+        ):
+            if files != [self.inodes.at(*place) for place in places]:
+                return False
+            trails = [old_folder.trail(), new_folder.trail()]
+            found = await on_disk(self._rename_on_disk, trails, old, new, flags)
+            if flags & pyfuse3.RENAME_EXCHANGE:
+                self.inodes.exchanged(old_folder, old, new_folder, new)
+            else:
+                self.inodes.moved(old_folder, old, new_folder, new)
+            for file, status in zip(files, found, strict=True):
+                if file is not None and status is not None:
+                    self.inodes.refresh(file, status)
+            return True
+
+    def _rename_on_disk(
+        self, trails: Sequence[list[Step]], old: bytes, new: bytes, flags: int
+    ) -> list[os.stat_result | None]:
+        """What was `old`, and what was `new`, as they are after it; None for what was not there."""
+        changes = self.changes
+        with (
+            self.store.folder(trails[0]) as here,
+            self.store.folder(trails[1]) as there,
+            self._watched(here, old) as first,
+            self._watched(there, new) as second,
+        ):
+            if flags & pyfuse3.RENAME_EXCHANGE:
+                changes.exchange(here, old, there, new)
+            else:
+                changes.rename(here, old, there, new, replace=not flags & pyfuse3.RENAME_NOREPLACE)
+            return [first(), second()]
+
+    async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
+        folder = self.inodes[parent_inode]
+        while True:
+            file = self.inodes.at(folder, name)
+            async with self.changing([file] if file and not file.is_folder else [], [folder]):
+                if file is not self.inodes.at(folder, name):
+                    continue
+
+                def remove_it(trail: list[Step]) -> os.stat_result | None:
+                    with self.store.folder(trail) as descriptor, self._watched(descriptor, name) as status:
+                        remove(descriptor, name)
+                        return status()
+
+                status = await on_disk(remove_it, folder.trail())
+                self.inodes.removed(folder, name)
+                if file is not None and status is not None:
+                    self.inodes.refresh(file, status)
+                return
+
+    def _unlink(self, folder: int, name: bytes) -> None:
+        self.changes.remove(folder, name)
+
+    def _rmdir(self, folder: int, name: bytes) -> None:
+        os.rmdir(self.store.find(folder, name).file, dir_fd=folder)
+
+    async def _make(
+        self, parent_inode: int, name: bytes, make: Callable[[int], None], mode: int, ctx: RequestContext
+    ) -> EntryAttributes:
+        """Something with a new name that is made in one step, and nothing else is known of."""
+        folder = self.inodes[parent_inode]
+        owner = _Owner(ctx.uid, ctx.gid)
+        changes = self.changes
+
+        def make_it(trail: list[Step]) -> Entry:
+            with self.store.folder(trail) as descriptor:
+                changes.check_free(descriptor, name)
+                make(descriptor)
+                made = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                given = owner.of_new(descriptor, made)
+                if given is not None:
+                    os.chown(name, *given, dir_fd=descriptor, follow_symlinks=False)
+                    if mode & (stat.S_ISUID | stat.S_ISGID):  # which a change of owner takes away
+                        os.chmod(name, mode & _MODE, dir_fd=descriptor)
+                return self.store.find(descriptor, name)
+
+        async with self.changing([], [folder]):
+            entry = await on_disk(make_it, folder.trail())
+            folder.version += 1
+            return self.found(folder, entry)
+
+    def _create(
+        self, trail: list[Step], name: bytes, access: int, mode: int, owner: _Owner
+    ) -> tuple[int, Entry]:
+        """A new file, open, that belongs to its owner; removed again if it cannot be made so."""
+        with self.store.folder(trail) as folder:
+            self.changes.check_free(folder, name)
+            file = os.open(name, access | _CREATE, mode & _MODE, dir_fd=folder)
+            try:
+                given = owner.of_new(folder, os.fstat(file))
+                if given is not None:
+                    os.fchown(file, *given)
+                    if mode & (stat.S_ISUID | stat.S_ISGID):
+                        os.fchmod(file, mode & _MODE)
+                return file, self.store.find(folder, name)
+            except BaseException:
+                os.close(file)
+                os.unlink(name, dir_fd=folder)
+                raise
+
+    @contextmanager
+    def _watched(self, folder: int, name: bytes) -> Iterator[Callable[[], os.stat_result | None]]:
+        """What has a name when the block begins can be asked for its status, whatever it is called then."""
+        try:
+            file = self.store.find(folder, name).file
+        except FileNotFoundError:
+            yield lambda: None
+            return
+        descriptor = os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            yield lambda: os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def _make_raw(self, folder: Inode, name: bytes) -> None:
+        entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
+        file = self.inodes.assign(folder, entry)
+        self.inodes.pin(file)
+        try:
+            await self.unpack(file)
+        finally:
+            self.inodes.unpin(file)

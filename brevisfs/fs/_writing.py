@@ -1,0 +1,282 @@
+"""Writing to files, and how an archive becomes a raw file for it."""
+
+import errno
+import logging
+import os
+import time
+from contextlib import suppress
+from typing import Any
+
+import trio
+from pyfuse3 import FileInfo, FUSEError, RequestContext
+
+from brevisfs.errors import BrevisError
+from brevisfs.fs._backing import Backing
+from brevisfs.fs._files import Files
+from brevisfs.fs._inodes import Inode
+from brevisfs.fs._state import on_disk
+from brevisfs.store import (
+    Entry,
+    Identity,
+    Kind,
+    Step,
+    Temporary,
+    copy_metadata,
+    is_reserved,
+    links,
+    unpack_links,
+)
+
+log = logging.getLogger("brevisfs.fs")
+
+_PIECE = 4 << 20
+# A copy-up that takes longer than this many seconds is told of while it goes on.
+_TOLD = 5.0
+
+
+class Writing(Files):
+    """open to write, write, flush, fsync, and release of what was written."""
+
+    def __init__(self, *what: Any) -> None:
+        super().__init__(*what)
+        self._unpacking: dict[Inode, trio.Lock] = {}
+        self.unpacked: dict[str, tuple[int, int]] = {}
+        """Copy-ups that are under way: name in the store → bytes done and in all."""
+
+    async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDONLY and not flags & os.O_TRUNC:
+            return await super().open(inode, flags, ctx)
+        file = self.inodes[inode]
+        self.check_writable(file)
+        self.begin_change(file)
+        try:
+            if flags & os.O_TRUNC:
+                await self.resize(file, 0)
+            async with file.lock:
+                opened = await self._reopen_to_write(file, access)
+                info = self.opened(file, opened, writable=True)
+        except BaseException:
+            await self.end_change(file)
+            raise
+        return info
+
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        handle = self.files[fh]
+        if handle.backing.kind is Kind.ARCHIVE:
+            await self.unpack(handle.inode)
+        return await on_disk(_write_most, handle.backing.file, buf, off)
+
+    async def flush(self, fh: int) -> None:
+        handle = self.files[fh]
+        if handle.writable:
+            # Closing a descriptor is when some filesystems tell of errors.
+            await on_disk(_close_one_more, handle.backing.file)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        with self.backings.held(self.files[fh].backing) as backing:
+            await on_disk(os.fdatasync if datasync else os.fsync, backing.file)
+
+    async def release(self, fh: int) -> None:
+        handle = self.files[fh]
+        if handle.writable:
+            self.inodes.refresh(handle.inode, os.fstat(handle.backing.file))
+            handle.inode.opened = handle.inode.identity
+        await super().release(fh)
+        if handle.writable:
+            await self.end_change(handle.inode)
+
+    def check_writable(self, file: Inode) -> None:
+        """Raises EROFS, or EINVAL for a file that would vanish from the mount if it became an archive."""
+        assert self.writing
+        if any(is_reserved(name) for _, name in file.places):
+            raise FUSEError(errno.EINVAL)
+
+    def begin_change(self, file: Inode) -> None:
+        """From now on the content may change, until `end_change`."""
+        file.writers += 1
+        file.changes += 1
+
+    async def end_change(self, file: Inode) -> None:
+        """The counterpart of `begin_change`."""
+        file.writers -= 1
+
+    async def resize(self, file: Inode, size: int, fh: int | None = None) -> None:
+        """Makes a file shorter or longer. The caller has begun a change."""
+        if file.key[0] is Kind.ARCHIVE:
+            await self.unpack(file, size)
+        async with file.lock:
+            if fh is not None:
+                await on_disk(os.ftruncate, self.files[fh].backing.file, size)
+            elif file.open and not file.places:
+                with self.backings.held(file.open[-1]) as backing:
+                    await on_disk(os.truncate, f"/proc/self/fd/{backing.file}", size)
+            else:
+                await self.at(file, lambda folder, entry: self._truncate(folder, entry, size))
+            await self.refreshed(file)
+
+    def _truncate(self, folder: int, entry: Entry, size: int) -> None:
+        opened = self.store.open(folder, entry, os.O_WRONLY)
+        try:
+            os.ftruncate(opened, size)
+        finally:
+            os.close(opened)
+
+    async def refreshed(self, file: Inode) -> None:
+        """Takes note of the state that the daemon itself has brought a file to. The caller holds its lock."""
+        if file.open:
+            self.inodes.refresh(file, os.fstat(file.open[-1].file))
+        elif file.places:
+            folder, name = file.place()
+            trail = folder.trail()
+            status = await on_disk(self._status_of, trail, name)
+            if (status.st_dev, status.st_ino) == file.key[1:]:
+                self.inodes.refresh(file, status)
+
+    def _status_of(self, trail: list[Step], name: bytes) -> os.stat_result:
+        with self.store.folder(trail) as folder:
+            return self.store.find(folder, name).status
+
+    async def _reopen_to_write(self, file: Inode, access: int) -> Backing:
+        """The file's backing file: one that can be written if it is raw, else the archive."""
+        if file.key[0] is Kind.ARCHIVE:
+            return await self._adopt(await self._reopen(file))
+
+        def open_raw(folder: int, entry: Entry) -> Backing:
+            opened = self.store.open(folder, entry, access)
+            return Backing(os.fsdecode(entry.file), Kind.RAW, Identity.of(os.fstat(opened)), opened)
+
+        if file.places:
+            return self.backings.own(await self.at(file, open_raw))
+        if not file.open:
+            raise FUSEError(errno.ESTALE)
+        with self.backings.held(file.open[-1]) as other:
+            opened = await on_disk(os.open, f"/proc/self/fd/{other.file}", access | os.O_CLOEXEC)
+            return self.backings.own(Backing(other.name, other.kind, Identity.of(os.fstat(opened)), opened))
+
+    # How an archive becomes raw.
+
+    async def unpack(self, file: Inode, size: int | None = None) -> None:
+        """Copy-up: makes a file raw, cut off at `size` bytes. Returns when it is, whoever did it.
+
+        The caller has begun a change, or needs the file raw to change its name.
+        """
+        lock = self._unpacking.setdefault(file, trio.Lock())
+        async with lock:
+            if file.key[0] is Kind.RAW:
+                return
+            self.begin_change(file)
+            try:
+                await self._unpack(file, size)
+            finally:
+                del self._unpacking[file]
+                await self.end_change(file)
+
+    async def _unpack(self, file: Inode, size: int | None) -> None:
+        private = self.changes.private
+        async with file.lock:
+            source = await self._adopt(await self._reopen(file))
+        try:
+            plain = await on_disk(private.temporary)
+            try:
+                await trio.to_thread.run_sync(self._decode, source, plain.file, size)
+                await self._commit_unpacked(file, source, plain)
+            except (BrevisError, OSError) as error:
+                log.error("%s cannot be unpacked to be written to: %s", source.name, error)
+                number = error.errno if isinstance(error, OSError) else errno.EIO
+                raise FUSEError(number or errno.EIO) from None
+            finally:
+                private.discard(plain)
+                os.close(plain.file)
+        finally:
+            self.backings.release(source)
+
+    def _decode(self, source: Backing, target: int, size: int | None) -> None:
+        assert source.reader is not None
+        whole = source.reader.size if size is None else min(size, source.reader.size)
+        began = told = time.monotonic()
+        buffer = bytearray(min(_PIECE, whole))
+        try:
+            for offset in range(0, whole, _PIECE):
+                length = min(_PIECE, whole - offset)
+                with memoryview(buffer)[:length] as piece:
+                    source.reader.read_into(offset, piece)
+                    _write_all(target, piece, offset)
+                self.unpacked[source.name] = offset + length, whole
+                if time.monotonic() - told > _TOLD:
+                    told = time.monotonic()
+                    log.info("%s is unpacked to be written to: %d of %d bytes", source.name, offset, whole)
+            os.fsync(target)
+        finally:
+            self.unpacked.pop(source.name, None)
+        if whole:
+            seconds = time.monotonic() - began
+            log.info("%s was unpacked to be written to: %d bytes, %.1f s", source.name, whole, seconds)
+
+    async def _commit_unpacked(self, file: Inode, source: Backing, plain: Temporary) -> None:
+        """Puts the raw file in the archive's place, and the file's handles on it."""
+        done = False
+        while not done:
+            places = await on_disk(self._places_of, source.file, file)
+            folders = [self.inodes.folder(trail) for trail, _ in places]
+            try:
+                async with self.changing([file], folders):
+                    # Names may have changed before the locks were there.
+                    if places == await on_disk(self._places_of, source.file, file):
+                        await trio.to_thread.run_sync(self._replace, source, plain, places)
+                        self._move_handles(file, source.name, plain)
+                        done = True
+            finally:
+                for folder in folders:
+                    self.inodes.unpin(folder)
+
+    def _places_of(self, archive: int, file: Inode) -> list[tuple[list[Step], bytes]]:
+        """All names that an open archive has in the store."""
+        status = os.fstat(archive)
+        if status.st_nlink > 1:
+            return links(self.store, status)
+        return [(folder.trail(), name) for folder, name in file.places[-1:]]
+
+    def _replace(self, source: Backing, plain: Temporary, places: list[tuple[list[Step], bytes]]) -> None:
+        copy_metadata(source.file, plain.file)
+        os.fsync(plain.file)
+        if len(places) > 1:
+            names = [([step.name for step in trail], name) for trail, name in places]
+            unpack_links(self.changes, names, os.fstat(source.file), plain)
+            return
+        for trail, name in places:
+            with suppress(FileNotFoundError), self.store.folder(trail) as folder:
+                entry = self.store.find(folder, name)
+                # If it is another file by now, ours has no name any more.
+                if os.path.samestat(entry.status, os.fstat(source.file)):
+                    self.changes.unpack(folder, entry, plain)
+
+    def _move_handles(self, file: Inode, name: str, plain: Temporary) -> None:
+        status = os.fstat(plain.file)
+        self.inodes.rebind(file, Kind.RAW, status)
+        if file.open:
+            opened = Backing(name, Kind.RAW, file.identity, os.dup(plain.file))
+            self.give_backing(file, self.backings.own(opened))
+
+
+def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        with memoryview(data)[done:] as rest:
+            done += os.pwrite(file, rest, offset + done)
+
+
+def _write_most(file: int, data: bytes, offset: int) -> int:
+    """Writes all of `data`, or as much as there is room for, and returns how much that is."""
+    done = os.pwrite(file, data, offset)
+    while done < len(data):
+        try:
+            with memoryview(data)[done:] as rest:
+                done += os.pwrite(file, rest, offset + done)
+        except OSError:
+            return done
+    return done
+
+
+def _close_one_more(file: int) -> None:
+    os.close(os.dup(file))
