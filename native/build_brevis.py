@@ -16,6 +16,10 @@ SOURCES = [
     "huffman.c",
     "kernels_avx2.c",
     "kernels_scalar.c",
+    "plan_classes.c",
+    "plan_cost.c",
+    "plan_count.c",
+    "plan_split.c",
     "program.c",
     "rans.c",
     "scratch.c",
@@ -24,8 +28,8 @@ SOURCES = [
 
 
 def declarations() -> str:
-    """The public header without what cffi's parser does not take: comments, includes, guards."""
-    text = (HERE / "brevis.h").read_text()
+    """The public headers without what cffi's parser does not take: comments, includes, guards."""
+    text = "".join((HERE / name).read_text() for name in ("brevis.h", "plan.h"))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
@@ -34,12 +38,12 @@ ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "brevisfs._native._brevis",
-    '#include "brevis.h"',
+    '#include "brevis.h"\n#include "plan.h"',
     include_dirs=["native"],
     sources=[f"native/{name}" for name in SOURCES],
     depends=[f"native/{p.name}" for p in HERE.glob("*.h")],
     libraries=["zstd"],
-    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", "-Wall", "-Wextra"],
+    extra_compile_args=["-std=gnu11", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"],
 )
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from math import gcd, log, prod
 
 import numpy as np
 
-from brevisfs.synth._costs import entropy_bits
+from brevisfs._native import _plan
 from brevisfs.synth._sample import cuts
 from brevisfs.synth._source import Part
 
@@ -85,11 +85,9 @@ def _bits_by_place(runs: list[tuple[int, np.ndarray]], size: int) -> float:
 
     Made up for what a sample of few records misses (Miller and Madow, 1955).
     """
-    hist = np.zeros(size << 8, np.int64)
+    by_place = np.zeros((size, 256), np.uint64)
     for at, words in runs:
-        places = (np.arange(at, at + len(words)) % size).astype(np.int64)
-        hist += np.bincount(places << 8 | words, minlength=size << 8)
-    by_place = hist.reshape(size, 256)
-    total = sum(entropy_bits(row) for row in by_place)
+        _plan.count_places(words, at % size, by_place)
+    total = _plan.entropy_bits(by_place)
     missed = (np.count_nonzero(by_place) - size) / (2 * log(2))
-    return float(total + missed) / int(hist.sum())
+    return float(total + missed) / sum(len(words) for _, words in runs)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs._native import Analysis, Buffer, Program, huffman_tables, join_shared, rans_tables
+from brevisfs._native._plan import Coding, Way
 from brevisfs.dsl import (
     Concat,
     Const,
@@ -37,10 +38,10 @@ from brevisfs.dsl import (
     to_wire,
     walk,
 )
+from brevisfs.dsl._check import MAX_DEPTH
 from brevisfs.synth import _classes, _literal
 from brevisfs.synth._columns import Tile
-from brevisfs.synth._costs import Histogram
-from brevisfs.synth._literal import NODE_BYTES, Choice, Extent
+from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, Histogram
 from brevisfs.synth._profile import FEW_TABLES, Settings
 from brevisfs.synth._source import Part
 
@@ -89,12 +90,12 @@ def finish(
     classings = {}
     for index, way in learnt.items():
         leaf = leaves[index].on(part.block)
-        words = _Passes(part, node).words(index, 1, way.columns)
+        words = _words(part, node, index, way.columns)
         found = _classes.assign(words, leaf.bits, way.segment, way.lengths)
-        choice = way.choice(leaf, found.hists.astype(np.int64), settings)
+        choice = way.choice(leaf, found.hists, settings)
         if choice.rank < choices[index].rank:
             choices[index], classings[index] = choice, found
-    done, _ = _rebuilt(node, 0, choices)
+    done, _ = _rebuilt(node, 0, {index: choice.node for index, choice in choices.items()})
     shared = []
     for index, leaf in leaves.items():
         hists = classings[index].hists if index in classings else leaf.hist
@@ -131,29 +132,16 @@ def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: S
 class _Way:
     """How the words of a leaf are coded in classes: `columns` is 0 where segments are of rows."""
 
-    encoding: Huffman | Rans
+    way: Way
     columns: int
     segment: int
     rank: float
-    lengths: _classes.Rows
+    lengths: NDArray[np.int16]
 
     def choice(self, leaf: _Leaf, hists: Histogram, settings: Settings) -> Choice:
         """The leaf coded with classes of these histograms."""
-        return _coded(leaf, self.encoding, hists, self.segment, self.columns, settings)
-
-
-def _coded(
-    leaf: _Leaf,
-    encoding: Huffman | Rans,
-    hists: Histogram,
-    segment: int,
-    columns: int,
-    settings: Settings,
-) -> Choice:
-    coded = _literal.huffman if isinstance(encoding, Huffman) else _literal.rans
-    several = segment if len(hists) > 1 else 0
-    choice = coded(hists, leaf.bits, leaf.extent, settings, several)
-    return _literal.transposed(choice, columns, leaf.extent, settings) if columns else choice
+        choice = _literal.coded(self.way, hists, leaf.bits, leaf.extent, settings, self.segment)
+        return _literal.transposed(choice, self.columns, leaf.extent, settings) if self.columns else choice
 
 
 def _laid_out(
@@ -167,14 +155,14 @@ def _laid_out(
 ) -> tuple[Part, dict[int, _Way]]:
     """The part with the block size that ranks best, and for the leaves that gain, their classes."""
     coded = {
-        index: encoding
+        index: encoded
         for index, leaf in leaves.items()
-        if (encoding := _classable(leaf, choices[index], whole=index == 0)) is not None
+        if (encoded := _classable(leaf, choices[index], whole=index == 0)) is not None
     }
     rows: dict[int, _Way] = {}
-    for index, encoding in coded.items():
+    for index, encoded in coded.items():
         segment = _classes.segment_words(shape, leaves[index].extent.count)
-        way = _learn(part, node, index, leaves[index], encoding, 0, segment, settings)
+        way = _learn(part, node, index, leaves[index], encoded, 0, segment, settings)
         if way is not None and way.rank < choices[index].rank:
             rows[index] = way
     best, found = part, rows
@@ -183,10 +171,10 @@ def _laid_out(
     for tile in tiles:
         tiled = replace(part, block=tile.block)
         ways = dict(rows)
-        for index, encoding in coded.items():
+        for index, encoded in coded.items():
             if index in upright:
                 leaf = leaves[index].on(tile.block)
-                way = _learn(tiled, node, index, leaf, encoding, tile.columns, tile.rows, settings)
+                way = _learn(tiled, node, index, leaf, encoded, tile.columns, tile.rows, settings)
                 if way is not None and way.rank < (rows.get(index) or choices[index]).rank:
                     ways[index] = way
         reached = _reached(tiled, choices, ways)
@@ -203,7 +191,7 @@ def _reached(part: Part, choices: dict[int, Choice], ways: dict[int, _Way]) -> f
     return sum(ranks) + BLOCK_ENTRY_BYTES * blocks
 
 
-def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Huffman | Rans | None:
+def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Way | None:
     """How classes of the leaf's words would be coded, if they are looked at.
 
     Words that are not cut may show only by their places that they are worth coding.
@@ -211,12 +199,12 @@ def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Huffman | Rans | Non
     if leaf.extent.count < CLASSED_WORDS:
         return None
     match choice.node:
-        case Lit(Huffman() | Rans() as encoding):
-            return encoding
-        case Lit(Tunstall()):
-            return Huffman(1, leaf.bits)
+        case Lit(Rans()):
+            return Way.RANS
+        case Lit(Huffman() | Tunstall()):
+            return Way.HUFFMAN
         case Lit(Raw()) if whole and leaf.narrow:
-            return Huffman(1, leaf.bits)
+            return Way.HUFFMAN
     return None
 
 
@@ -225,48 +213,40 @@ def _learn(
     node: Node,
     index: int,
     leaf: _Leaf,
-    encoding: Huffman | Rans,
+    way: Way,
     columns: int,
     segment: int,
     settings: Settings,
 ) -> _Way | None:
     """Classes of the segments of a leaf, learnt from some of its words."""
+    extent = leaf.extent
+    many = settings.many_tables * part.nbytes
+    coding = Coding(way, leaf.bits, settings.tables, FEW_TABLES, many, segment, extent.count, extent.block)
+    words = _words(part, node, index, columns, step=-(-extent.count // LEARN_WORDS))
+    rank, lengths = _classes.learn(words, coding, _literal.tolls(settings))
+    if columns:
+        rank += _literal.transposed(Choice(node, 0.0), columns, extent, settings).rank
+    return None if lengths is None else _Way(way, columns, segment, rank, lengths)
 
-    def rank(hists: Histogram) -> float:
-        many = settings.many_tables * part.nbytes if len(hists) > FEW_TABLES else 0.0
-        return _coded(leaf, encoding, hists, segment, columns, settings).rank + many
 
-    step = -(-leaf.extent.count // LEARN_WORDS)
-    words = _Passes(part, node).words(index, step, columns)
-    reached, lengths = _classes.learn(words, leaf.bits, segment, settings.tables, rank)
-    return None if lengths is None else _Way(encoding, columns, segment, reached, lengths)
+def _words(part: Part, node: Node, index: int, columns: int, step: int = 1) -> Iterator[_classes.Placed]:
+    """The words of a narrow leaf in every step-th block, with the position of the first in its stream.
 
-
-class _Passes:
-    """The words of a program's leaves, block by block."""
-
-    def __init__(self, part: Part, node: Node) -> None:
-        self._part = part
-        self._analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
-        self._scans = _scans_above(node, part.bits, part.count)
-        self._starts = _starts(node, part.bits, part.count)
-
-    def words(self, index: int, step: int, columns: int) -> Iterator[_classes.Placed]:
-        """The words of a leaf in every step-th block, with the position of the first in its stream.
-
-        Unless `columns` is 0, the words are those of tiles of so many columns.
-        """
-        size = self._part.block
-        for block in range(0, -(-self._part.count // size), step):
-            words = self._analysis.words(block, self._part.block_bytes(block), index)
-            if columns:
-                whole = len(words) // columns * columns
-                words = np.append(words[:whole].reshape(-1, columns).T, words[whole:])
-            if self._scans[index] and len(words) and (block + 1) * size < self._part.count:
-                # No block has a Scan's change to the next block's first word: anything stands for it.
-                words = np.append(words, np.repeat(words[-1:], self._scans[index]))
-            if len(words):
-                yield max(0, block * size - self._starts[index]), words
+    Unless `columns` is 0, the words are those of tiles of so many columns.
+    """
+    size = part.block
+    scans = _scans_above(node, part.bits, part.count)[index]
+    start = _starts(node, part.bits, part.count)[index]
+    leaf = Lit(Raw())
+    node, _ = _rebuilt(node, 0, {index: Transpose(columns, leaf) if columns else leaf})
+    analysis = Analysis(to_wire(node), part.bits, part.count, size)
+    for block in range(0, -(-part.count // size), step):
+        words = analysis.words(block, part.block_bytes(block), index + (columns > 0))
+        if scans and len(words) and (block + 1) * size < part.count:
+            # No block has a Scan's change to the next block's first word: anything stands for it.
+            words = np.append(words, np.repeat(words[-1:], scans))
+        if len(words):
+            yield max(0, block * size - start), words
 
 
 def _inner_bytes(part: Part, node: Node) -> int:
@@ -307,7 +287,7 @@ class _Leaf:
     def completed(self, settings: Settings) -> Choice:
         """The leaf that fits all of the words."""
         if self.narrow:
-            return _literal.complete(self.hist.astype(np.int64), self.bits, self.extent, settings)
+            return _literal.complete(self.hist, self.bits, self.extent, settings)
         if self.node == Lit(Zstd()):
             return Choice(self.node, NODE_BYTES)
         if isinstance(self.node, Const) and self.others <= RARE * self.extent.count:
@@ -334,15 +314,19 @@ def _starts(node: Node, bits: int, count: int) -> dict[int, int]:
 
 
 def _upright(node: Node, bits: int, count: int) -> set[int]:
-    """Prefix indexes of the nodes that have the words of each block where the root has them."""
+    """Prefix indexes of the nodes that have the words of each block where the root has them.
+
+    Only those that may have another node above them.
+    """
     found: set[int] = set()
     aside: int | None = None
     for index, depth, inner, _, _ in walk(node, bits, count):
         if aside is not None and depth <= aside:
             aside = None
         if aside is None:
-            found.add(index)
-            if isinstance(inner, Concat | Repeat | Scan):
+            if depth < MAX_DEPTH:
+                found.add(index)
+            if isinstance(inner, Concat | Repeat | Scan | Select):
                 aside = depth
     return found
 
@@ -381,11 +365,11 @@ def _count_leaves(part: Part, node: Node, settings: Settings) -> dict[int, _Leaf
     return leaves
 
 
-def _rebuilt(node: Node, index: int, leaves: dict[int, Choice]) -> tuple[Node, int]:
-    """The node at prefix `index` with its leaves exchanged, and the index after its last one."""
+def _rebuilt(node: Node, index: int, leaves: dict[int, Node]) -> tuple[Node, int]:
+    """The node at prefix `index` with some of its leaves exchanged, and the index after its last one."""
     match node:
         case Lit() | Const():
-            return leaves[index].node, index + 1
+            return leaves.get(index, node), index + 1
         case Concat(children=parts) | Merge(children=parts):
             after, rebuilt = index + 1, []
             for part in parts:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs._native import Buffer
+from brevisfs._native import Buffer, _plan
+from brevisfs._native._plan import CHUNK
 from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, ScanKind, Xor, ZigZag
 
-Words = NDArray[np.unsignedinteger[Any]]
+__all__ = ["CHUNK"]
 
-CHUNK = 64
-"""Words a chunk: the grain at which runs of constant bits are looked for."""
+Words = NDArray[np.unsignedinteger[Any]]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,8 @@ class Sample:
     @cached_property
     def varying(self) -> int:
         """The bits that are not the same in all the words sampled."""
-        return int(np.bitwise_or.reduce(self.words)) & ~int(np.bitwise_and.reduce(self.words))
-
-    @cached_property
-    def chunks(self) -> Words:
-        """For each chunk, the bits that vary in it."""
-        whole = self.words[: len(self.words) // CHUNK * CHUNK].reshape(-1, CHUNK)
-        any_set: Words = np.bitwise_or.reduce(whole, axis=1)
-        all_set: Words = np.bitwise_and.reduce(whole, axis=1)
-        return any_set & ~all_set
+        any_set, all_set = _plan.survey(self.words, len(self.words))
+        return int(any_set[0]) & ~int(all_set[0])
 
     @property
     def blocks(self) -> int:
@@ -124,34 +117,21 @@ def to_flat(words: Words, bits: int) -> bytes:
 
 def unmap(function: Function, words: Words, bits: int) -> Words:
     """The child's words under a Map: c from s in docs/format.md."""
-    kind = words.dtype.type
-    mask = kind((1 << bits) - 1)
     match function:
         case Xor(word):
-            return words ^ kind(word)
+            return _plan.undo(words, bits, 0, word)
         case Add(word):
-            return words - kind(word) & mask
+            return _plan.undo(words, bits, 1, word)
         case ZigZag():
-            sign = words >> kind(bits - 1)
-            return ((words << kind(1)) ^ (kind(0) - sign)) & mask
+            return _plan.undo(words, bits, 2)
         case Gray():
-            return words ^ (words >> kind(1))
+            return _plan.undo(words, bits, 3)
         case BitReverse():
-            return _reversed(words, bits)
+            return _plan.undo(words, bits, 4)
         case RotR(places):
-            return ((words << kind(places)) | (words >> kind(bits - places))) & mask
+            return _plan.undo(words, bits, 5, places)
 
 
 def unscan(kind: ScanKind, words: Words, bits: int) -> Words:
     """The child's words under a Scan: one fewer than the words."""
-    if kind == "xor":
-        return words[1:] ^ words[:-1]
-    return words[1:] - words[:-1] & words.dtype.type((1 << bits) - 1)
-
-
-def _reversed(words: Words, bits: int) -> Words:
-    kind = words.dtype.type
-    result = np.zeros_like(words)
-    for place in range(bits):
-        result |= ((words >> kind(place)) & kind(1)) << kind(bits - 1 - place)
-    return result
+    return _plan.undo(words, bits, -1 if kind == "xor" else -2)

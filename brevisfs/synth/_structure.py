@@ -12,7 +12,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs.synth._sample import CHUNK, Words
+from brevisfs._native import _plan
+from brevisfs._native._plan import CHUNK
+from brevisfs.synth._sample import Words
 from brevisfs.synth._source import PASS_WORDS, Part
 
 MAX_PERIOD = 1 << 20
@@ -61,9 +63,9 @@ def survey(part: Part) -> Survey:
         chunk *= 2
     any_set, all_set = [], []
     for words in part.passes():
-        starts = np.arange(0, len(words), chunk)
-        any_set.append(np.bitwise_or.reduceat(words, starts))
-        all_set.append(np.bitwise_and.reduceat(words, starts))
+        some, every = _plan.survey(words, chunk)
+        any_set.append(some)
+        all_set.append(every)
     return Survey(part.bits, chunk, np.concatenate(any_set), np.concatenate(all_set))
 
 
@@ -72,6 +74,8 @@ def runs(part: Part, found: Survey) -> list[int]:
 
     A part is quiet if its words are all one, or have a number of zero low bits that others do not have.
     """
+    if (found.any_set & found.any_set.dtype.type(1)).all() and not found.still.any():
+        return []
     zeros = found.zeros()
     floor = int(zeros.min())
     levels, chunks = np.unique(np.where(found.still, found.bits, zeros), return_counts=True)
@@ -131,21 +135,20 @@ def period(part: Part, shape: tuple[int, ...]) -> int | None:
     candidates = {part.count // times for times in (2, 3, 4, 8, 16, 32, 64) if part.count % times == 0}
     if prod(shape) == part.count:
         candidates |= {prod(shape[axis:]) for axis in range(1, len(shape))}
-    candidates |= _recurrences(part)
+    words = part.words(0, min(part.count, MAX_PERIOD + PATTERN_WORDS))
+    if len(words) > PATTERN_WORDS:
+        candidates |= set(_plan.recurrences(words, PATTERN_WORDS, PATTERN_WORDS))
     for length in sorted(candidates):
-        fits = 0 < length <= min(MAX_PERIOD, part.count // 2)
-        if fits and part.count % length == 0 and length * part.bits % 8 == 0 and _keeps(part, length):
+        fits = 0 < length <= min(MAX_PERIOD, part.count // 2) and part.count % length == 0
+        if fits and length * part.bits % 8 == 0 and _begins(words, length) and _keeps(part, length):
             return length
     return None
 
 
-def _recurrences(part: Part) -> set[int]:
-    """Where the first words come again: the first few places."""
-    words = part.words(0, min(part.count, MAX_PERIOD + PATTERN_WORDS))
-    places = np.flatnonzero(words[1 : max(1, len(words) - PATTERN_WORDS + 1)] == words[0]) + 1
-    for ahead in range(1, min(PATTERN_WORDS, len(words))):
-        places = places[words[places + ahead] == words[ahead]]
-    return set(places[:PATTERN_WORDS].tolist())
+def _begins(words: Words, length: int) -> bool:
+    """Whether the first words may come again after `length`: a look that spares most passes."""
+    again = words[length : length + PATTERN_WORDS]
+    return bool((again == words[: len(again)]).all())
 
 
 def _keeps(part: Part, length: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from brevisfs._native import Program
+from brevisfs._native import Program, _plan
 from brevisfs.dsl import Lit, Zstd, to_wire
 from brevisfs.synth import _literal, _times
 from brevisfs.synth._fields import Field, count, fields_of, merged
@@ -26,15 +26,9 @@ LOOKED_AT = 1 << 13
 
 def recurs(sample: Sample) -> bool:
     """Whether enough 8-byte neighbourhoods occur more than once in some run of the sample."""
-    reach = max(1, 64 // sample.bits)
     for piece in (sample.pieces[i][:LOOKED_AT] for i in spread(len(sample.pieces), 4)):
-        if len(piece) > reach:
-            mixed = np.zeros(len(piece) - reach + 1, np.uint64)
-            for ahead in range(reach):
-                mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + piece[ahead : ahead + len(mixed)]
-            mixed.sort()
-            if np.count_nonzero(mixed[1:] == mixed[:-1]) > RECURRING * len(mixed):
-                return True
+        if _plan.recurring(piece, sample.bits) > RECURRING * len(piece):
+            return True
     return False
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from brevisfs import _native
+from brevisfs._native import _plan
+from brevisfs._native._plan import Way
 from brevisfs.dsl import Huffman, Lit, Node, Rans, Sparse, Tunstall, to_wire
-from brevisfs.synth import _costs, _literal
+from brevisfs.synth import _literal
 from brevisfs.synth._literal import Extent
 from brevisfs.synth._profile import SETTINGS, Profile
 from brevisfs.synth._sample import to_flat
@@ -27,8 +29,8 @@ def histograms() -> list[np.ndarray]:
 
 def test_huffman_bits_are_those_of_the_best_code() -> None:
     for hist in histograms():
-        assert _costs.huffman_bits(hist, 15) >= _costs.entropy_bits(hist)
-        assert _costs.huffman_bits(hist, 15) == pytest.approx(_best_code_bits(hist), rel=1e-3)
+        assert _plan.huffman_bits(hist, 15) >= _plan.entropy_bits(hist)
+        assert _plan.huffman_bits(hist, 15) == pytest.approx(_best_code_bits(hist), rel=1e-3)
 
 
 def _best_code_bits(hist: np.ndarray) -> int:
@@ -44,22 +46,22 @@ def _best_code_bits(hist: np.ndarray) -> int:
 
 
 def test_more_symbols_than_codes_cannot_be_coded() -> None:
-    assert _costs.huffman_bits(np.ones(32, np.int64), 4) == float("inf")
-    assert _costs.rans_bits(np.ones(512, np.int64), 8) == float("inf")
+    assert _plan.huffman_bits(np.ones(32, np.int64), 4) == float("inf")
+    assert _plan.rans_bits(np.ones(512, np.int64), 8) == float("inf")
 
 
 def test_table_sizes_are_those_of_the_native_tables() -> None:
     for hist in histograms():
         counts = hist.astype(np.uint64)[None]
-        assert _costs.huffman_table_bytes(hist) == len(_native.huffman_tables(counts, 14))
-        assert _costs.rans_table_bytes(hist, 14) == pytest.approx(len(_native.rans_tables(counts, 14)), abs=3)
+        assert _plan.huffman_table_bytes(hist) == len(_native.huffman_tables(counts, 14))
+        assert _plan.rans_table_bytes(hist, 14) == pytest.approx(len(_native.rans_tables(counts, 14)), abs=3)
 
 
 def test_entropy_is_below_what_codes_reach() -> None:
     for hist in histograms():
-        floor = _costs.entropy_bits(hist)
-        assert floor <= _costs.rans_bits(hist, 14) + 1e-6
-        assert floor <= _costs.huffman_bits(hist, 14) + 1e-6
+        floor = _plan.entropy_bits(hist)
+        assert floor <= _plan.rans_bits(hist, 14) + 1e-6
+        assert floor <= _plan.huffman_bits(hist, 14) + 1e-6
 
 
 @pytest.mark.parametrize("bits", [1, 3, 8])
@@ -70,15 +72,7 @@ def test_a_choice_is_priced_within_a_percent(bits: int, share: float, kind: str)
     words = np.where(rng.random(1 << 16) < share, rng.integers(0, 1 << bits, 1 << 16), 1).astype(np.uint8)
     hist = np.bincount(words, minlength=1 << bits)
     extent, settings = Extent(len(words), 1 << 14), SETTINGS[Profile.BALANCED]
-    match kind:
-        case "sparse":
-            choice = _literal.sparse(hist, bits, extent, settings)
-        case "huffman":
-            choice = _literal.huffman(hist[None], bits, extent, settings)
-        case "tunstall":
-            choice = _literal.tunstall(hist, extent, settings)
-        case _:
-            choice = _literal.rans(hist[None], bits, extent, settings)
+    choice = _literal.coded(Way[kind.upper()], hist, bits, extent, settings)
     # What the last words leave of a rANS lane's state is not known beforehand: a byte or so.
     slack = 24 + (32 * extent.blocks if kind == "rans" else 0)
     assert choice.size == pytest.approx(_stored(choice.node, words, hist, bits, extent), rel=0.01, abs=slack)
@@ -110,11 +104,7 @@ def test_least_is_below_every_completion() -> None:
         for hist in histograms():
             bits = (len(hist) - 1).bit_length()
             extent = Extent(int(hist.sum()), 1 << 16)
-            coded = [
-                _literal.sparse(hist, bits, extent, settings),
-                _literal.huffman(hist[None], bits, extent, settings),
-                _literal.rans(hist[None], bits, extent, settings),
-                _literal.tunstall(hist, extent, settings),
-            ]
-            least = _literal.least([hist], extent, settings)[0]
+            ways = [Way.SPARSE, Way.HUFFMAN, Way.RANS, *([Way.TUNSTALL] if bits <= 8 else [])]
+            coded = [_literal.coded(way, hist, bits, extent, settings) for way in ways]
+            least = _plan.floor(hist, bits, extent.count, extent.block, _literal.tolls(settings))
             assert all(least <= choice.rank + 1e-6 for choice in coded)

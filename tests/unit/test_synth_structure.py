@@ -5,9 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from brevisfs._native import _plan
 from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, Xor, ZigZag
 from brevisfs.dsl.reference import invert, unflatten
-from brevisfs.synth import _classes, _columns, _structure, _zstd
+from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd
+from brevisfs.synth._profile import SETTINGS, Profile
 from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, unmap, unscan
 from brevisfs.synth._source import Memory, Part
 
@@ -95,26 +97,27 @@ def test_recurring_words_are_noticed() -> None:
     assert _zstd.recurs(sample)
 
 
+def learn(words: list[_classes.Placed]) -> tuple[float, np.ndarray | None]:
+    coding = _plan.Coding(_plan.Way.HUFFMAN, 6, 8, 4, 0.0, 300, 60_000, 1 << 16)
+    return _classes.learn(words, coding, _literal.tolls(SETTINGS[Profile.BALANCED]))
+
+
 def test_segments_are_dealt_to_the_classes_they_come_from() -> None:
     rng = np.random.default_rng(4)
     kinds = rng.integers(0, 2, 200)
     words = np.concatenate([rng.binomial(40, 0.2 if kind else 0.7, 300) for kind in kinds]).astype(np.uint8)
-
-    def rank(hists: np.ndarray) -> float:
-        shares = hists / np.maximum(hists.sum(axis=1, keepdims=True), 1)
-        return float(-(hists * np.log2(np.maximum(shares, 1e-9))).sum()) + 1000 * len(hists)
-
-    _, lengths = _classes.learn([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, 8, rank)
+    placed = [(0, words[:25_000]), (25_000, words[25_000:])]
+    _, lengths = learn(placed)
     assert lengths is not None
     assert len(lengths) == 2
-    found = _classes.assign([(0, words[:25_000]), (25_000, words[25_000:])], 6, 300, lengths)
+    found = _classes.assign(placed, 6, 300, lengths)
     assert len({(kind, cls) for kind, cls in zip(kinds.tolist(), found.classes.tolist(), strict=True)}) == 2
     assert found.hists.sum() == len(words)
 
 
 def test_segments_that_are_alike_stay_in_one_class() -> None:
     words = np.random.default_rng(4).binomial(40, 0.5, 60_000).astype(np.uint8)
-    assert _classes.learn([(0, words)], 6, 300, 8, lambda hists: float(len(hists))) == (1.0, None)
+    assert learn([(0, words)])[1] is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,242 @@
+/* What words are made of: counts, bits that vary, what comes again. */
+#include "plan_internal.h"
+
+#define MOST_COUNTED ((size_t)1 << 31) /* words, so that 32 bits count them */
+
+/* Call fn_<type> for a container. */
+#define FOR_WORDS(c, CALL)     \
+    switch (c) {               \
+    case 1: CALL(w8); break;   \
+    case 2: CALL(w16); break;  \
+    case 4: CALL(w32); break;  \
+    default: CALL(w64); break; \
+    }
+#define EACH_TYPE(DEFINE) DEFINE(w8) DEFINE(w16) DEFINE(w32) DEFINE(w64)
+
+/* ---- counts -------------------------------------------------------------------------------- */
+
+/* Four counts a value, so that a repeated one does not wait for its own store. */
+#define COUNT_FIELD(T)                                                                             \
+    static void count_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t (*part)[256]) \
+    {                                                                                              \
+        const unsigned mask = (unsigned)mask_of(width);                                            \
+        size_t i = 0;                                                                              \
+        for (; i + 4 <= n; i += 4)                                                                 \
+            for (unsigned j = 0; j < 4; j++) part[j][(unsigned)(a[i + j] >> low) & mask]++;        \
+        for (; i < n; i++) part[0][(unsigned)(a[i] >> low) & mask]++;                              \
+    }
+#define COUNT_WIDE(T)                                                                              \
+    static void wide_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t *hist)       \
+    {                                                                                              \
+        const unsigned mask = (unsigned)mask_of(width);                                            \
+        for (size_t i = 0; i < n; i++) hist[(unsigned)(a[i] >> low) & mask]++;                     \
+    }
+EACH_TYPE(COUNT_FIELD)
+EACH_TYPE(COUNT_WIDE)
+
+void count_narrow(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint64_t *hist)
+{
+    uint32_t part[4][256] = {{0}};
+#define CALL(T) count_##T((const T *)words, n, low, width, part)
+    FOR_WORDS(container, CALL)
+#undef CALL
+    for (size_t s = 0; s < (size_t)1 << width; s++) hist[s] += (uint64_t)part[0][s] + part[1][s] + part[2][s] + part[3][s];
+}
+
+void count_wide(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint32_t *hist)
+{
+#define CALL(T) wide_##T((const T *)words, n, low, width, hist)
+    FOR_WORDS(container, CALL)
+#undef CALL
+}
+
+int brv_count(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint64_t *hist)
+{
+    if (!is_container(container) || width < 1 || width > 16 || low >= 8 * container || n > MOST_COUNTED)
+        return BRV_ARGUMENT;
+    if (width <= 8) {
+        count_narrow(words, n, container, low, width, hist);
+        return 0;
+    }
+    const size_t bins = (size_t)1 << width;
+    uint32_t *part = calloc(bins, sizeof *part);
+    if (!part) return BRV_NO_MEMORY;
+    count_wide(words, n, container, low, width, part);
+    for (size_t s = 0; s < bins; s++) hist[s] += part[s];
+    free(part);
+    return 0;
+}
+
+int brv_plane_bits(const void *words, size_t n, unsigned bits, double *planes)
+{
+    if (bits < 1 || bits > 64 || n > MOST_COUNTED) return BRV_ARGUMENT;
+    for (unsigned low = 0; low < bits; low += 8) {
+        const unsigned width = bits - low < 8 ? bits - low : 8;
+        uint64_t hist[256] = {0};
+        count_narrow(words, n, container_of(bits), low, width, hist);
+        planes[low / 8] = brv_entropy_bits(hist, 1, (size_t)1 << width);
+    }
+    return 0;
+}
+
+int brv_count_places(const uint8_t *bytes, size_t n, size_t at, size_t size, uint64_t *hist)
+{
+    if (size < 1 || at >= size) return BRV_ARGUMENT;
+    for (size_t i = 0; i < n; i++) {
+        hist[at << 8 | bytes[i]]++;
+        if (++at == size) at = 0;
+    }
+    return 0;
+}
+
+/* ---- bits that vary ------------------------------------------------------------------------ */
+
+#define SURVEY(T)                                                                                    \
+    static void survey_##T(const T *restrict a, size_t n, size_t chunk, T *restrict any, T *restrict all) \
+    {                                                                                                \
+        for (size_t at = 0; at < n; at += chunk) {                                                   \
+            const size_t end = n - at < chunk ? n : at + chunk;                                      \
+            uint64_t some = 0, every = ~(uint64_t)0;                                                 \
+            for (size_t i = at; i < end; i++) {                                                      \
+                some |= a[i];                                                                        \
+                every &= a[i];                                                                       \
+            }                                                                                        \
+            *any++ = (T)some;                                                                        \
+            *all++ = (T)every;                                                                       \
+        }                                                                                            \
+    }
+SURVEY(w64)
+#undef SURVEY
+/* Eight bytes at a time whatever the words are. */
+#define SURVEY(T)                                                                                    \
+    static void survey_##T(const T *restrict a, size_t n, size_t chunk, T *restrict any, T *restrict all) \
+    {                                                                                                \
+        enum { LANES = 8 / sizeof(T) };                                                              \
+        for (size_t at = 0; at < n; at += chunk) {                                                   \
+            const size_t end = n - at < chunk ? n : at + chunk;                                      \
+            uint64_t some = 0, every = ~(uint64_t)0;                                                 \
+            size_t i = at;                                                                           \
+            for (; i + LANES <= end; i += LANES) {                                                   \
+                const uint64_t x = *(const w64 *)(a + i);                                            \
+                some |= x;                                                                           \
+                every &= x;                                                                          \
+            }                                                                                        \
+            for (unsigned half = 32; half >= 8 * sizeof(T); half /= 2) {                             \
+                some |= some >> half;                                                                \
+                every &= every >> half;                                                              \
+            }                                                                                        \
+            for (; i < end; i++) {                                                                   \
+                some |= a[i];                                                                        \
+                every &= a[i];                                                                       \
+            }                                                                                        \
+            *any++ = (T)some;                                                                        \
+            *all++ = (T)every;                                                                       \
+        }                                                                                            \
+    }
+SURVEY(w8)
+SURVEY(w16)
+SURVEY(w32)
+
+int brv_survey(const void *words, size_t n, unsigned container, size_t chunk, void *any_set, void *all_set)
+{
+    if (!is_container(container) || chunk == 0) return BRV_ARGUMENT;
+#define CALL(T) survey_##T((const T *)words, n, chunk, (T *)any_set, (T *)all_set)
+    FOR_WORDS(container, CALL)
+#undef CALL
+    return 0;
+}
+
+/* ---- D of Map and Scan --------------------------------------------------------------------- */
+
+#define UNSCAN(T)                                                                                           \
+    static void unscan_##T(const T *a, size_t n, bool add, T mask, T *out)                                  \
+    {                                                                                                       \
+        if (add)                                                                                            \
+            for (size_t i = 1; i < n; i++) out[i - 1] = (T)((a[i] - a[i - 1]) & mask);                      \
+        else                                                                                                \
+            for (size_t i = 1; i < n; i++) out[i - 1] = (T)(a[i] ^ a[i - 1]);                               \
+    }
+EACH_TYPE(UNSCAN)
+
+int brv_undo(const void *words, size_t n, unsigned bits, int function, uint64_t word, void *out)
+{
+    if (bits < 1 || bits > 64 || n < 1 || function < -2 || function > FN_ROTR || word & ~mask_of(bits) ||
+        (function == FN_ROTR && word >= bits))
+        return BRV_ARGUMENT;
+    const unsigned container = container_of(bits);
+    if (function < 0) {
+#define CALL(T) unscan_##T((const T *)words, n, function == -2, (T)mask_of(bits), (T *)out)
+        FOR_WORDS(container, CALL)
+#undef CALL
+        return 0;
+    }
+    const brv_kernels *k = kernels_avx2();
+    if (!k) k = kernels_scalar();
+    if (out != words) memcpy(out, words, n * container);
+    k->map(out, container, bits, (unsigned)function, word, true, n);
+    return 0;
+}
+
+/* ---- what comes again ---------------------------------------------------------------------- */
+
+/* A set of words other than 0. */
+typedef struct {
+    uint64_t *word; /* 0: no word here */
+    size_t mask;
+} word_set;
+
+/* Whether the word was in the set before; there is room for it. */
+static bool put_in(word_set *s, uint64_t word)
+{
+    size_t i = (size_t)((word ^ word >> 32) * 0x9e3779b97f4a7c15u >> 32) & s->mask;
+    while (s->word[i] && s->word[i] != word) i = (i + 1) & s->mask;
+    const bool was = s->word[i] == word;
+    s->word[i] = word;
+    return was;
+}
+
+int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found)
+{
+    if (bits < 1 || bits > 64 || n > MOST_COUNTED) return BRV_ARGUMENT;
+    const size_t reach = 64 / bits;
+    const unsigned container = container_of(bits);
+    size_t places = 16;
+    while (places < 2 * n) places *= 2;
+    word_set seen = {calloc(places, sizeof *seen.word), places - 1};
+    if (!seen.word) return BRV_NO_MEMORY;
+    size_t zeros = 0;
+    *found = 0;
+    for (size_t i = 0; i + reach <= n; i++) {
+        uint64_t mixed = 0;
+        for (size_t j = 0; j < reach; j++) mixed = mixed << (bits & 63) | load_word(words, container, i + j);
+        *found += mixed ? put_in(&seen, mixed) : zeros++ > 0;
+    }
+    free(seen.word);
+    return 0;
+}
+
+#define RECURRENCES(T)                                                                                \
+    static size_t recurrences_##T(const T *a, size_t n, size_t pattern, uint64_t *out, size_t room)   \
+    {                                                                                                 \
+        const T first = a[0];                                                                         \
+        size_t found = 0;                                                                             \
+        for (size_t at = 1; at + pattern <= n && found < room; at += 64) {                            \
+            const size_t end = n - pattern + 1 - at < 64 ? n - pattern + 1 : at + 64;                 \
+            bool any = false;                                                                         \
+            for (size_t i = at; i < end; i++) any |= a[i] == first;                                   \
+            for (size_t i = at; any && i < end && found < room; i++)                                  \
+                if (!memcmp(a + i, a, pattern * sizeof(T))) out[found++] = i;                         \
+        }                                                                                             \
+        return found;                                                                                 \
+    }
+EACH_TYPE(RECURRENCES)
+
+int brv_recurrences(const void *words, size_t n, unsigned container, size_t pattern, uint64_t *out, size_t room,
+                    size_t *found)
+{
+    if (!is_container(container) || pattern < 1 || pattern > n) return BRV_ARGUMENT;
+#define CALL(T) *found = recurrences_##T((const T *)words, n, pattern, out, room)
+    FOR_WORDS(container, CALL)
+#undef CALL
+    return 0;
+}
