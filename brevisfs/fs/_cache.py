@@ -1,42 +1,56 @@
-"""Decoded archives: file-aligned extents, least recently used, within a hard budget of bytes.
+"""Decoded archives: ranges of the plain file, least recently used, within a hard budget of bytes.
 
-An extent is what one decode produces and what one thread works on: large enough that a thread's hand-over
-is small beside it, small enough that a fault of one page does not decode much more than it needs, and that
-a request of 1 MiB keeps two threads busy. A request takes at most three, and only so many requests that
-need a decode run at once as the budget has room for; so an extent that is not in use can always be found,
-and no request waits for memory while it holds some.
+An *extent* is what one decode produces. One that a request waits for is as small as that allows, so that a
+fault of one page does not decode much more than it needs; one that is decoded ahead of a reader is a
+*window* of 2 MiB. What a reader has passed is in the kernel's page cache, and its window is used for what
+comes next: that memory is warm, and the cache keeps what the kernel may ask for again.
+
+The budget has three parts: half of it, at least, for requests that wait (only so many run at once that each
+finds room for what it touches), a quarter for windows, and what the decoding threads work on. So what is in
+use never fills it, and no request waits for memory while it holds some.
 """
 
 import errno
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
 import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key
+from brevisfs.fs._buffers import Buffers
 from brevisfs.fs._pool import DecodePool
+from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
 log = logging.getLogger("brevisfs.fs")
 
-EXTENT = 512 * 1024
-LARGEST_REQUEST = 1024 * 1024
+GRAIN = 128 * 1024
+"""Extents that a request waits for begin and end at multiples of this, in bytes of the plain file."""
+
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
-_EXTENTS_A_REQUEST = LARGEST_REQUEST // EXTENT + 1
-# A decoding thread keeps the stored bytes of what it decodes beside the extent.
-_THREAD_MEMORY = 2 * EXTENT
+_MOST_AHEAD = 8 * 1024 * 1024
 _MOST_REQUESTS = 32
+# The stored bytes of a window and what else a thread needs to decode it.
+_THREAD_MEMORY = 2 * WINDOW
+# A request that fits no grains touches one more.
+_REQUEST_MEMORY = REQUEST + GRAIN
 
 
 @dataclass(slots=True, eq=False)
 class _Extent:
-    """`ready` is set once `buffer` is filled or `error` says why not. While `pins` > 0 it is in use."""
+    """[begin, end) of a file. `ready` is set once `buffer` is filled or `error` says why not.
 
+    While `pins` > 0 it is in use.
+    """
+
+    key: Key
+    begin: int
+    end: int
     buffer: memoryview
     ready: trio.Event
     pins: int = 0
@@ -44,14 +58,30 @@ class _Extent:
 
 
 @dataclass(slots=True)
-class Counters:
-    """How reads of archives were served, in extents: decoded for one, found ready, or waited for
-    while another read had them decoded; `failed` could not be decoded as a whole."""
+class _File:
+    """The extents of one file, in order and without overlap; `begins` are theirs."""
 
+    begins: list[int] = field(default_factory=list)
+    extents: list[_Extent] = field(default_factory=list)
+
+    def after(self, offset: int) -> int:
+        """The place of the first extent that ends after `offset`."""
+        place = bisect_right(self.begins, offset)
+        return place - 1 if place and self.extents[place - 1].end > offset else place
+
+
+@dataclass(slots=True)
+class Counters:
+    """How reads of archives were served. `requests` reached the daemon; of the extents they touched some
+    were `decoded` for one, `found` ready, or `joined` while another request or read-ahead had them decoded;
+    `failed` could not be decoded as a whole. `ahead` were decoded before any request wanted them."""
+
+    requests: int = 0
     decoded: int = 0
     found: int = 0
     joined: int = 0
     failed: int = 0
+    ahead: int = 0
 
 
 class ExtentCache:
@@ -64,23 +94,28 @@ class ExtentCache:
     def __init__(self, budget: int, threads: int, backings: Backings) -> None:
         if budget < SMALLEST_BUDGET:
             raise ValueError(f"a cache of {budget} bytes is below the least, {SMALLEST_BUDGET}")
-        threads = min(threads, budget // (8 * _THREAD_MEMORY))
-        half = budget // 2 - threads * _THREAD_MEMORY
-        requests = min(_MOST_REQUESTS, half // (_EXTENTS_A_REQUEST * EXTENT))
+        threads = max(1, min(threads, budget // (4 * _THREAD_MEMORY) - 1))
+        self._most = budget - (threads + 1) * _THREAD_MEMORY
+        self._most_ahead = budget // 4
+        requests = min(_MOST_REQUESTS, (self._most - self._most_ahead) // 2 // _REQUEST_MEMORY)
+        self._least = requests * _REQUEST_MEMORY + self._most_ahead
         self.counters = Counters()
         self._backings = backings
         self._pool = DecodePool(threads)
         self._requests = trio.CapacityLimiter(requests)
-        self._least = requests * _EXTENTS_A_REQUEST * EXTENT
-        self._most = budget - threads * _THREAD_MEMORY
-        self._extents: OrderedDict[tuple[Key, int], _Extent] = OrderedDict()
+        self._buffers = Buffers(_MOST_AHEAD)
+        self._files: dict[Key, _File] = {}
+        self._oldest: OrderedDict[_Extent, None] = OrderedDict()
+        self._streams = Streams()
+        self._windows: dict[Stream, list[_Extent]] = {}
+        self._ahead = 0
         self._salvaging = 0
-        self._reply = bytearray(LARGEST_REQUEST)
+        self._reply = bytearray(REQUEST)
 
     @property
     def held(self) -> int:
         """Bytes of decoded extents in memory."""
-        return (len(self._extents) + self._salvaging) * EXTENT
+        return self._buffers.held + self._salvaging
 
     def close(self) -> None:
         """Waits for the decoding threads; blocks."""
@@ -96,136 +131,234 @@ class ExtentCache:
         end = min(offset + size, backing.reader.size)
         if offset >= end:
             return memoryview(b"")
-        if end - offset > LARGEST_REQUEST:
-            parts = range(offset, end, LARGEST_REQUEST)
+        if end - offset > REQUEST:
+            parts = range(offset, end, REQUEST)
             return memoryview(
-                b"".join(
-                    [bytes(await self.read(backing, lo, min(LARGEST_REQUEST, end - lo))) for lo in parts]
-                )
+                b"".join([bytes(await self.read(backing, lo, min(REQUEST, end - lo))) for lo in parts])
             )
+        self.counters.requests += 1
         found = self._find(backing, offset, end)
-        if found is not None:
-            return self._assemble(found, offset, end)
-        await self._requests.acquire()
-        try:
-            return await self._fetch(backing, offset, end)
-        finally:
-            self._requests.release()
+        if found is None:
+            await self._requests.acquire()
+            try:
+                return await self._fetch(backing, offset, end)
+            finally:
+                self._requests.release()
+        self._read_ahead(backing, offset, end)
+        return self._assemble([(extent.begin, extent.buffer) for extent in found], offset, end)
 
-    def _find(self, backing: Backing, offset: int, end: int) -> list[memoryview] | None:
+    def _find(self, backing: Backing, offset: int, end: int) -> list[_Extent] | None:
         """The extents that [offset, end) touches, if all of them are ready."""
-        keys = [(backing.key, index) for index in _indexes(offset, end)]
-        found = []
-        for key in keys:
-            extent = self._extents.get(key)
-            if extent is None or not extent.ready.is_set():
+        file = self._files.get(backing.key)
+        if file is None:
+            return None
+        found: list[_Extent] = []
+        done = offset
+        place = file.after(offset)
+        while done < end:
+            if place == len(file.extents) or file.begins[place] > done:
                 return None
-            found.append(extent.buffer)
-        for key in keys:
-            self._extents.move_to_end(key)
-        self.counters.found += len(keys)
+            extent = file.extents[place]
+            if not extent.ready.is_set():
+                return None
+            found.append(extent)
+            done = extent.end
+            place += 1
+        for extent in found:
+            self._touch(extent)
+        self.counters.found += len(found)
         return found
 
     async def _fetch(self, backing: Backing, offset: int, end: int) -> memoryview:
-        wanted = [(index, self._pin(backing, index)) for index in _indexes(offset, end)]
+        wanted = self._pin(backing, offset, end)
+        self._read_ahead(backing, offset, end)
         try:
             # All of them even if one fails: what is still decoded then would count for no request.
-            for _, extent in wanted:
+            for extent in wanted:
                 await extent.ready.wait()
             whole = [
-                extent.buffer
+                (extent.begin, extent.buffer)
                 if extent.error is None
-                else await self._salvage(backing, index, extent.error, offset, end)
-                for index, extent in wanted
+                else await self._salvage(backing, extent, max(offset, extent.begin), min(end, extent.end))
+                for extent in wanted
             ]
             return self._assemble(whole, offset, end)
         finally:
-            for _, extent in wanted:
-                extent.pins -= 1
+            for extent in wanted:
+                self._unpin(extent)
 
-    def _assemble(self, extents: list[memoryview], offset: int, end: int) -> memoryview:
-        """[offset, end) of the file, given the extents that it touches; a copy only if they are several."""
-        skipped = offset % EXTENT
-        if len(extents) == 1:
-            return extents[0][skipped : skipped + end - offset]
+    def _assemble(self, parts: list[tuple[int, memoryview]], offset: int, end: int) -> memoryview:
+        """[offset, end) of the file from what covers it, as (begin, bytes); a copy only of several."""
+        if len(parts) == 1:
+            begin, buffer = parts[0]
+            return buffer[offset - begin : end - begin]
         reply = memoryview(self._reply)[: end - offset]
-        done = 0
-        for extent in extents:
-            part = extent[skipped : skipped + len(reply) - done]
-            reply[done : done + len(part)] = part
-            done += len(part)
-            skipped = 0
+        ends = [begin for begin, _ in parts[1:]] + [end]
+        for (begin, buffer), stop in zip(parts, ends, strict=True):
+            lo = max(offset, begin)
+            reply[lo - offset : stop - offset] = buffer[lo - begin : stop - begin]
         return reply
 
-    def _pin(self, backing: Backing, index: int) -> _Extent:
-        """The extent, in use; its decoding is under way if it is not ready."""
-        key = (backing.key, index)
-        extent = self._extents.get(key)
-        if extent is None:
-            extent = self._start(backing, index)
-            self.counters.decoded += 1
-        elif extent.ready.is_set():
-            self._extents.move_to_end(key)
-            self.counters.found += 1
-        else:
-            self.counters.joined += 1
-        extent.pins += 1
-        return extent
+    def _pin(self, backing: Backing, offset: int, end: int) -> list[_Extent]:
+        """The extents that [offset, end) touches, in use; those that are not ready are being decoded."""
+        assert backing.reader is not None
+        file = self._files.setdefault(backing.key, _File())
+        wanted: list[_Extent] = []
+        done = offset
+        while done < end:
+            place = file.after(done)
+            if place < len(file.extents) and file.begins[place] <= done:
+                extent = file.extents[place]
+                if extent.ready.is_set():
+                    self.counters.found += 1
+                else:
+                    self.counters.joined += 1
+                self._touch(extent)
+            else:
+                lowest = file.extents[place - 1].end if place else 0
+                highest = file.begins[place] if place < len(file.begins) else backing.reader.size
+                begin = max(lowest, done // GRAIN * GRAIN)
+                extent = self._start(backing, begin, min(highest, -(-end // GRAIN) * GRAIN), ahead=False)
+            extent.pins += 1
+            wanted.append(extent)
+            done = extent.end
+        return wanted
 
-    def _start(self, backing: Backing, index: int) -> _Extent:
+    def _unpin(self, extent: _Extent) -> None:
+        extent.pins -= 1
+        if extent.error is not None and not extent.pins:
+            self._buffers.give(extent.buffer)
+
+    def _touch(self, extent: _Extent) -> None:
+        if extent in self._oldest:
+            self._oldest.move_to_end(extent)
+
+    def _start(self, backing: Backing, begin: int, end: int, *, ahead: bool) -> _Extent:
         reader = backing.reader
         assert reader is not None
-        begin = index * EXTENT
-        length = min(EXTENT, reader.size - begin)
-        extent = self._extents[backing.key, index] = _Extent(self._buffer(), trio.Event(), pins=1)
+        self._make_room(end - begin)
+        extent = _Extent(backing.key, begin, end, self._buffers.take(end - begin), trio.Event(), pins=1)
+        file = self._files.setdefault(backing.key, _File())
+        place = bisect_right(file.begins, begin)
+        file.begins.insert(place, begin)
+        file.extents.insert(place, extent)
+        if ahead:
+            self._ahead += end - begin
+            self.counters.ahead += 1
+        else:
+            self._oldest[extent] = None
+            self.counters.decoded += 1
         backing.users += 1
-        work = partial(reader.read_into, begin, extent.buffer[:length])
-        self._pool.submit(work, partial(self._decoded, backing, index, extent))
+        work = partial(reader.read_into, begin, extent.buffer[: end - begin])
+        self._pool.submit(work, partial(self._decoded, backing, extent), ahead=ahead)
         return extent
 
-    def _decoded(self, backing: Backing, index: int, extent: _Extent, error: Exception | None) -> None:
-        extent.pins -= 1
+    def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:
         if error is not None:
             extent.error = error
-            del self._extents[backing.key, index]
+            self._remove(extent)
             self.counters.failed += 1
+        self._unpin(extent)
         self._backings.release(backing)
         extent.ready.set()
 
+    def _remove(self, extent: _Extent) -> None:
+        """Takes an extent out of its file. Its buffer is the caller's to give back."""
+        self._oldest.pop(extent, None)
+        file = self._files[extent.key]
+        place = bisect_right(file.begins, extent.begin) - 1
+        del file.begins[place], file.extents[place]
+        if not file.begins:
+            del self._files[extent.key]
+
+    def _read_ahead(self, backing: Backing, offset: int, end: int) -> None:
+        """Has decoded what the reader of [offset, end) will want next, and lets go of what it has passed."""
+        reader = backing.reader
+        assert reader is not None
+        stream = self._streams.follow(backing.key, offset, end, reader.section_at)
+        windows = self._windows.setdefault(stream, [])
+        while windows and windows[0].end <= stream.next - REQUEST and not windows[0].pins:
+            self._drop(windows.pop(0))
+        target = min(stream.target(_MOST_AHEAD), reader.size)
+        while stream.ahead < target:
+            file = self._files.setdefault(backing.key, _File())
+            place = file.after(stream.ahead)
+            highest = file.begins[place] if place < len(file.begins) else reader.size
+            if highest <= stream.ahead:
+                stream.ahead = file.extents[place].end
+                continue
+            length = min(WINDOW, highest - stream.ahead)
+            if not self._room_ahead(length):
+                break
+            windows.append(self._start(backing, stream.ahead, stream.ahead + length, ahead=True))
+            stream.ahead += length
+        surplus = self._streams.surplus()
+        if surplus is not None:
+            self._forget(surplus)
+
+    def _room_ahead(self, size: int) -> bool:
+        """Whether `size` bytes more may be decoded ahead; streams that have stopped make room."""
+        while self._ahead + size > self._most_ahead:
+            stopped = next((stream for stream in self._streams.idle() if self._is_free(stream)), None)
+            if stopped is None:
+                return False
+            self._forget(stopped)
+        return True
+
+    def _is_free(self, stream: Stream) -> bool:
+        windows = self._windows[stream]
+        return bool(windows) and not any(window.pins for window in windows)
+
+    def _forget(self, stream: Stream) -> None:
+        self._streams.forget(stream)
+        for window in self._windows.pop(stream):
+            if window.pins:
+                self._ahead -= window.end - window.begin
+                self._oldest[window] = None  # it goes like any other
+            else:
+                self._drop(window)
+
+    def _drop(self, window: _Extent) -> None:
+        self._ahead -= window.end - window.begin
+        if window.error is None:
+            self._remove(window)
+            self._buffers.give(window.buffer)
+
     async def _salvage(
-        self, backing: Backing, index: int, error: Exception, offset: int, end: int
-    ) -> memoryview:
-        """An extent that failed as a whole, with only the part of it decoded that [offset, end) needs."""
+        self, backing: Backing, extent: _Extent, begin: int, end: int
+    ) -> tuple[int, memoryview]:
+        """[begin, end) of an extent that failed as a whole, decoded alone."""
+        error = extent.error
         if not isinstance(error, BrevisError | OSError):
+            assert error is not None
             raise error
-        if index not in backing.damaged:
-            backing.damaged.add(index)
+        where = getattr(error, "begin", extent.begin)
+        if where not in backing.damaged:
+            backing.damaged.add(where)
             log.error("%s: %s", backing.name, error)
         reader = backing.reader
         assert reader is not None
-        begin = index * EXTENT
-        lo, hi = max(offset, begin), min(end, begin + EXTENT)
-        extent = _new_buffer()
-        self._salvaging += 1
+        part = memoryview(bytearray(end - begin))
+        self._salvaging += len(part)
         try:
             with self._backings.held(backing):
-                await self._pool.run(partial(reader.read_into, lo, extent[lo - begin : hi - begin]))
+                await self._pool.run(partial(reader.read_into, begin, part))
         except (BrevisError, OSError):
             raise FUSEError(errno.EIO) from None
         finally:
-            self._salvaging -= 1
-        return extent
+            self._salvaging -= len(part)
+        return begin, part
 
-    def _buffer(self) -> memoryview:
-        """Room for one extent, made by letting go of the oldest ones that are not in use."""
+    def _make_room(self, size: int) -> None:
+        """Lets go of the oldest extents that are not in use, until there is room for one of `size` bytes."""
         room = max(self._least, self._most - self._index_memory())
-        buffer = None
-        while self.held + EXTENT > room:
-            oldest = next((key for key, extent in self._extents.items() if extent.pins == 0), None)
-            if oldest is None:
+        while self.held + size > room and not self._buffers.has(size):
+            self._buffers.trim()
+            oldest = next((extent for extent in self._oldest if not extent.pins), None)
+            if self.held + size <= room or oldest is None:
                 break
-            buffer = self._extents.pop(oldest).buffer
-        return _new_buffer() if buffer is None else buffer
+            self._remove(oldest)
+            self._buffers.give(oldest.buffer)
 
     def _index_memory(self) -> int:
         memory = self._backings.memory
@@ -233,12 +366,3 @@ class ExtentCache:
             self._backings.drop_programs()
             memory = self._backings.memory
         return memory
-
-
-def _new_buffer() -> memoryview:
-    # Not a bytearray, which would touch all of it here, on the event loop, to set it to zero.
-    return np.empty(EXTENT, np.uint8).data
-
-
-def _indexes(offset: int, end: int) -> range:
-    return range(offset // EXTENT, (end - 1) // EXTENT + 1)

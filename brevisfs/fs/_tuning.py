@@ -4,7 +4,7 @@ import logging
 import os
 from pathlib import Path
 
-from brevisfs.fs._cache import LARGEST_REQUEST
+from brevisfs.fs._readahead import REQUEST
 
 log = logging.getLogger("brevisfs.fs")
 
@@ -18,7 +18,7 @@ def tune(device: int) -> None:
     """
     major, minor = os.major(device), os.minor(device)
     connection = Path(f"/sys/fs/fuse/connections/{minor}")
-    _set(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), LARGEST_REQUEST // 1024)
+    _set(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), REQUEST // 1024)
     _set(connection / "max_background", _REQUESTS_IN_BACKGROUND)
     _set(connection / "congestion_threshold", _REQUESTS_IN_BACKGROUND * 3 // 4)
 

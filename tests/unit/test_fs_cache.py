@@ -13,18 +13,23 @@ import trio
 import trio.testing
 from pyfuse3 import FUSEError
 
-from brevisfs.archive import BlockDamaged
+from brevisfs.archive import BlockDamaged, Kind as SectionKind, Section
 from brevisfs.fs._backing import Backing, Backings
-from brevisfs.fs._cache import EXTENT, LARGEST_REQUEST, SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._cache import GRAIN, SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._readahead import REQUEST, WINDOW
 from brevisfs.store import Identity, Kind
 from tests.stores import noise
 
 
 class FakeReader:
-    """Serves bytes as an archive does, counts decodes, fails where it is told to."""
+    """Serves bytes as an archive does, counts decodes, fails where it is told to.
 
-    def __init__(self, data: bytes, memory: int = 0) -> None:
+    All is one section, unless `section` says how long each is.
+    """
+
+    def __init__(self, data: bytes, memory: int = 0, section: int = 0) -> None:
         self.data = data
+        self.section = section or len(data)
         self.size = len(data)
         self.memory = memory
         self.programs = 0
@@ -33,6 +38,12 @@ class FakeReader:
         self.decodes: list[tuple[int, int]] = []
         self.gate = threading.Event()
         self.gate.set()
+
+    def section_at(self, offset: int) -> Section:
+        index = offset // self.section
+        begin = index * self.section
+        size = min(self.section, self.size - begin)
+        return Section(index, SectionKind.TENSOR, 0, begin, 8, size, GRAIN, 0, 0, 0)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self.decodes.append((offset, len(out)))
@@ -56,8 +67,8 @@ class Setting:
         self.backings = Backings(lambda _: self.readers[-1])
         self.cache = ExtentCache(budget, threads, self.backings)
 
-    async def open(self, data: bytes, memory: int = 0) -> Backing:
-        self.readers.append(FakeReader(data, memory))
+    async def open(self, data: bytes, memory: int = 0, section: int = 0) -> Backing:
+        self.readers.append(FakeReader(data, memory, section))
         file = os.open(os.devnull, os.O_RDONLY)
         identity = Identity(0, len(self.readers), 0, 0, 0)
         return await self.backings.adopt(Backing("m.brv", Kind.ARCHIVE, identity, file))
@@ -83,7 +94,9 @@ def run(test: Callable[[], Awaitable[Any]]) -> None:
     trio.run(limited)
 
 
-DATA = noise(5 * EXTENT + 12_345)
+DATA = noise(5 * GRAIN + 12_345)
+THREADS = 2 * 2 * WINDOW
+"""What the threads of the smallest budget are given."""
 
 
 def test_any_range() -> None:
@@ -94,16 +107,16 @@ def test_any_range() -> None:
                 0,
                 1,
                 511,
-                EXTENT - 1,
-                EXTENT,
-                EXTENT + 1,
-                3 * EXTENT,
+                GRAIN - 1,
+                GRAIN,
+                GRAIN + 1,
+                3 * GRAIN,
                 len(DATA) - 1,
                 len(DATA),
                 len(DATA) + 9,
             ]
             for begin in ends:
-                for size in (0, 1, 4096, EXTENT, EXTENT + 1, LARGEST_REQUEST, len(DATA) + 1):
+                for size in (0, 1, 4096, GRAIN, GRAIN + 1, REQUEST, len(DATA) + 1):
                     assert await s.read(backing, begin, size) == DATA[begin : begin + size]
 
     run(test)
@@ -114,13 +127,14 @@ def test_what_is_ready_is_not_decoded_again_even_after_reopening() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
             await s.read(backing, 100, 10)
-            await s.read(backing, EXTENT - 10, 20)
+            await s.read(backing, GRAIN - 10, 20)
             s.backings.release(backing)
             assert len(s.backings) == 0
             file = os.open(os.devnull, os.O_RDONLY)
             backing = await s.backings.adopt(Backing("m.brv", Kind.ARCHIVE, backing.identity, file))
-            await s.read(backing, 0, 2 * EXTENT)
-            assert sorted(s.readers[0].decodes) == [(0, EXTENT), (EXTENT, EXTENT)]
+            await s.read(backing, 0, 2 * GRAIN)
+            assert sorted(s.readers[0].decodes)[:2] == [(0, GRAIN), (GRAIN, GRAIN)]
+            assert s.cache.counters.decoded == 2
 
     run(test)
 
@@ -143,7 +157,7 @@ def test_however_many_readers_one_decode() -> None:
                 assert s.cache.counters.joined + s.cache.counters.decoded >= 1
                 reader.gate.set()
             assert sorted(answers) == sorted(DATA[offset : offset + 1000] for offset in range(8))
-            assert reader.decodes == [(0, EXTENT)]
+            assert reader.decodes == [(0, GRAIN)]
             assert s.cache.counters.decoded == 1
 
     run(test)
@@ -153,14 +167,13 @@ def test_a_damaged_block_is_eio_and_the_rest_of_its_extent_reads(caplog: pytest.
     async def test() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
-            s.readers[0].damage = range(EXTENT + 1000, EXTENT + 2000)
-            for begin, size in ((EXTENT, LARGEST_REQUEST), (EXTENT + 1999, 1), (0, 2 * EXTENT)):
+            s.readers[0].damage = range(GRAIN + 1000, GRAIN + 2000)
+            for begin, size in ((GRAIN, REQUEST), (GRAIN + 1999, 1), (0, 2 * GRAIN)):
                 with pytest.raises(FUSEError) as caught:
                     await s.read(backing, begin, size)
                 assert caught.value.errno == errno.EIO
-            for begin, size in ((EXTENT, 1000), (EXTENT + 2000, EXTENT), (0, EXTENT + 1000)):
+            for begin, size in ((GRAIN, 1000), (GRAIN + 2000, GRAIN), (0, GRAIN + 1000)):
                 assert await s.read(backing, begin, size) == DATA[begin : begin + size]
-            assert s.cache.held <= 3 * EXTENT
             assert s.cache.counters.failed > 0
 
     run(test)
@@ -172,7 +185,7 @@ def test_a_failure_wakes_all_and_is_not_remembered() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
             reader = s.readers[0]
-            reader.damage = range(EXTENT)
+            reader.damage = range(GRAIN)
             reader.gate.clear()
             errors: list[int] = []
 
@@ -207,7 +220,7 @@ def test_a_mistake_of_the_reader_is_not_taken_for_damage() -> None:
 
 def test_the_budget_holds() -> None:
     async def test() -> None:
-        data = bytes(64 * EXTENT)
+        data = bytes(512 * GRAIN)
         async with setting() as s:
             backing = await s.open(data, memory=3 << 20)
             most = 0
@@ -215,14 +228,13 @@ def test_the_budget_holds() -> None:
             async def one(start: int) -> None:
                 nonlocal most
                 for step in range(32):
-                    await s.read(backing, (start * 7 + step * 2) % 62 * EXTENT + 77, LARGEST_REQUEST)
+                    await s.read(backing, (start * 67 + step * 9) % 500 * GRAIN + 77, REQUEST)
                     most = max(most, s.cache.held)
 
             async with trio.open_nursery() as nursery:
                 for start in range(40):
                     nursery.start_soon(one, start)
-            threads = 2 * 2 * EXTENT
-            assert most + s.backings.memory + threads <= SMALLEST_BUDGET
+            assert most + s.backings.memory + THREADS <= SMALLEST_BUDGET
             assert most > SMALLEST_BUDGET // 2
 
     run(test)
@@ -231,26 +243,115 @@ def test_the_budget_holds() -> None:
 def test_the_least_recently_used_goes() -> None:
     async def test() -> None:
         async with setting() as s:
-            backing = await s.open(bytes(64 * EXTENT))
-            room = (SMALLEST_BUDGET - 2 * 2 * EXTENT) // EXTENT
+            room = (SMALLEST_BUDGET - THREADS) // GRAIN
+            backing = await s.open(bytes((room + 1) * GRAIN))
             for index in range(room):
-                await s.read(backing, index * EXTENT, 1)
+                await s.read(backing, index * GRAIN, 1)
             await s.read(backing, 0, 1)
-            await s.read(backing, room * EXTENT, 1)
+            await s.read(backing, room * GRAIN, 1)
             decodes = s.readers[0].decodes
             assert len(decodes) == room + 1
             await s.read(backing, 0, 1)
             assert len(decodes) == room + 1
-            await s.read(backing, EXTENT, 1)
+            await s.read(backing, GRAIN, 1)
             assert len(decodes) == room + 2
 
     run(test)
 
 
+def test_what_a_reader_needs_next_is_decoded_ahead_once_and_then_let_go() -> None:
+    async def test() -> None:
+        async with setting(budget=4 * SMALLEST_BUDGET) as s:
+            data = noise(64 << 20)
+            backing = await s.open(data, section=len(data) // 2 + 1000)
+            for offset in range(0, len(data), REQUEST):
+                assert await s.read(backing, offset, REQUEST) == data[offset : offset + REQUEST]
+                assert s.cache.held <= 16 << 20
+            assert s.cache.counters.decoded <= 4
+            decodes = s.readers[0].decodes
+            assert sum(size for _, size in decodes) == len(data)
+            assert s.cache.counters.ahead + s.cache.counters.decoded == len(decodes)
+
+    run(test)
+
+
+def test_readers_side_by_side_are_each_read_ahead_for() -> None:
+    async def test() -> None:
+        async with setting(budget=8 * SMALLEST_BUDGET) as s:
+            data = noise(64 << 20)
+            backing = await s.open(data)
+            for step in range(16):
+                for reader in range(4):
+                    offset = reader * (16 << 20) + step * REQUEST
+                    assert await s.read(backing, offset, REQUEST) == data[offset : offset + REQUEST]
+            assert s.cache.counters.decoded <= 4 * 4
+
+    run(test)
+
+
+def test_reads_here_and_there_decode_no_more_than_they_need() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            backing = await s.open(noise(32 << 20))
+            for step in range(200):
+                await s.read(backing, (step * 77 % 250 + 1) * GRAIN + 5000, 4096)
+            assert s.cache.counters.ahead == 0
+            assert all(size == GRAIN for _, size in s.readers[0].decodes)
+
+    run(test)
+
+
+def test_readers_that_stopped_make_room_for_others() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            data = noise(32 << 20)
+            backings = [await s.open(data) for _ in range(8)]
+            for backing in backings:
+                for offset in range(0, 4 << 20, REQUEST):
+                    await s.read(backing, offset, REQUEST)
+            before = s.cache.counters.ahead
+            for step in range(700):
+                await s.read(backings[0], 0, 4096 + step)
+            for offset in range(8 << 20, 16 << 20, REQUEST):
+                await s.read(backings[1], offset, REQUEST)
+            assert s.cache.counters.ahead > before
+            assert s.cache.held + THREADS <= SMALLEST_BUDGET
+
+    run(test)
+
+
+def test_small_files_take_little() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            for index in range(300):
+                backing = await s.open(noise(3000, index))
+                assert await s.read(backing, 0, 4096) == noise(3000, index)
+            assert s.cache.held == 300 * 4096
+
+    run(test)
+
+
+def test_damage_ahead_is_told_to_the_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with setting() as s:
+            data = noise(8 << 20)
+            backing = await s.open(data)
+            s.readers[0].damage = range(5 << 20, (5 << 20) + 1)
+            for offset in range(0, len(data), REQUEST):
+                if offset == 5 << 20:
+                    with pytest.raises(FUSEError):
+                        await s.read(backing, offset, REQUEST)
+                else:
+                    assert await s.read(backing, offset, REQUEST) == data[offset : offset + REQUEST]
+
+    run(test)
+    assert len(caplog.records) == 1
+
+
 def test_programs_go_when_they_take_too_much() -> None:
     async def test() -> None:
         async with setting() as s:
-            backing = await s.open(bytes(8 * EXTENT), memory=SMALLEST_BUDGET)
+            backing = await s.open(bytes(8 * GRAIN), memory=SMALLEST_BUDGET)
             s.readers[0].programs = SMALLEST_BUDGET - 1000
             assert await s.read(backing, 0, 4) == bytes(4)
             assert s.backings.memory == 1000

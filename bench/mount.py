@@ -1,0 +1,377 @@
+"""How fast models read through a mount, next to the file itself and to a bare pass-through mount.
+
+One run, everything by turns, so that ratios hold on a machine that is shared: each round does each load in
+each state on each system, one after the other. States: `cold`, nothing cached anywhere; `mount cold`, the
+backing file in memory but nothing of the mount, which shows what the mount itself costs; `warm`, all in the
+kernel's page cache. Ratios are speeds: above 1 is faster than the pass-through. `--throttle` limits what the
+disk reads a second (control group blkio, as root), and then only `cold` is measured.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+
+from bench import loads
+from bench.loads import Load
+from bench.measure import per_round, spread
+from bench.report import SPREAD, Report
+from bench.throttle import throttled
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+from mounted import COMMAND
+
+STATES = ("cold", "mount cold", "warm")
+SHARDS = 8
+PROFILES = ("fast", "balanced")
+PEER = "pass-through"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class System:
+    """One way to the same models: where they are seen, what backs them, and which process answers."""
+
+    name: str
+    folder: Path
+    backing: Path
+    suffix: str = ""
+    daemon: int | None = None
+
+    def files(self, names: Sequence[str]) -> list[Path]:
+        return [self.folder / name for name in names]
+
+    def prepare(self, names: Sequence[str], state: str) -> None:
+        """Brings the files into a state."""
+        behind = [self.backing / f"{name}{self.suffix}" for name in names]
+        if state != "warm":
+            for file in self.files(names):
+                drop_pages(file)
+        if self.suffix and state != "warm":
+            for file in behind:
+                os.utime(file)  # another state of the file, of which the daemon has nothing
+        if state == "cold":
+            for file in behind:
+                drop_pages(file)
+        else:
+            loads.sequential(behind if state == "mount cold" else self.files(names))
+
+    def processor(self) -> float:
+        """Seconds of processor time that the daemon has taken."""
+        if self.daemon is None:
+            return 0.0
+        fields = Path(f"/proc/{self.daemon}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def peak(self) -> float:
+        """The most memory the daemon has had, in MB."""
+        if self.daemon is None:
+            return 0.0
+        status = Path(f"/proc/{self.daemon}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+
+@dataclass
+class Times:
+    """Of one load in one state on one system, a figure a round; `processor` is the daemon's."""
+
+    bytes: int = 0
+    clock: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+
+def main() -> int:
+    arguments = _arguments()
+    report = Report()
+    with ExitStack() as held:
+        work = arguments.work or Path(
+            held.enter_context(tempfile.TemporaryDirectory(prefix="brevisfs-bench-"))
+        )
+        systems = held.enter_context(prepared(work, arguments))
+        chosen = {
+            name: load for name, load in loads.everything().items() if arguments.only in (None, name)
+        }
+        if arguments.throttle:
+            for limit in arguments.throttle:
+                held.enter_context(throttled(work, limit, [s.daemon for s in systems if s.daemon]))
+                compare(report, systems, chosen, ("cold",), arguments.rounds, f"disk at {limit} MB/s")
+        else:
+            compare(report, systems, chosen, STATES, arguments.rounds, "a model through the mount")
+        if not arguments.throttle and arguments.only in (None, "list"):
+            listings(report, work, arguments)
+            fairness(report, systems)
+        memory(report, systems)
+    report.end()
+    if arguments.json:
+        report.write(arguments.json, {"rounds": arguments.rounds, "megabytes": arguments.megabytes})
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a safetensors file; without it BF16 weights are made")
+    parser.add_argument("--megabytes", type=int, default=256, help="of the model that is made")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", help="one load, or `list`")
+    parser.add_argument("--threads", type=int, help="of the daemon; without it, as many as cores")
+    parser.add_argument("--cache-size", default="512M")
+    parser.add_argument("--throttle", type=int, nargs="+", metavar="MB", help="limits of the disk, in MB/s")
+    parser.add_argument("--work", type=Path, help="a folder to work in, where models stay for the next time")
+    parser.add_argument("--json", type=Path, metavar="OUT")
+    parser.add_argument("--quick", action="store_true", help="whether it works, not how fast")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.megabytes, arguments.rounds = 4, 1
+    return arguments
+
+
+@contextmanager
+def prepared(work: Path, arguments: argparse.Namespace) -> Iterator[list[System]]:
+    """The models packed, and every system ready."""
+    plain, store = work / "plain", work / "store"
+    if not store.exists():
+        _make(plain, store, arguments)
+    with ExitStack() as held:
+        passed, daemon = held.enter_context(passing_through(plain, work / "peer"))
+        systems = [System("file", plain, plain), System(PEER, passed, plain, daemon=daemon)]
+        mounted, daemon = held.enter_context(brevisfs(store, work / "mount", arguments))
+        for profile in PROFILES:
+            systems.append(System(profile, mounted / profile, store / profile, ".brv", daemon))
+        yield systems
+
+
+def _make(plain: Path, store: Path, arguments: argparse.Namespace) -> None:
+    plain.mkdir(parents=True)
+    names = ["model", *(f"shard{number}" for number in range(SHARDS))]
+    for number, name in enumerate(names):
+        if arguments.model:
+            shutil.copy(arguments.model, plain / name)
+        else:
+            make_model(plain / name, arguments.megabytes * 10**6 // (SHARDS if number else 1), number)
+    for profile in PROFILES:
+        (store / profile).mkdir(parents=True)
+        for name in names:
+            pack(plain / name, store / profile / f"{name}.brv", profile)
+    os.sync()
+
+
+def make_model(path: Path, size: int, seed: int) -> None:
+    """About `size` bytes of BF16 weights in matrices of at most 8 MB, whose rows have scales of their own."""
+    chance = np.random.default_rng(seed)
+    columns = 1024
+    rows = max(1, min(4096, size // columns // 2))
+    base = chance.normal(0, 1, rows * columns + columns * 64).astype(np.float32)
+    tensors = {}
+    for number in range(max(1, size // (rows * columns * 2))):
+        scale = np.exp2(chance.integers(-9, -4, (rows, 1))).astype(np.float32)
+        start = int(chance.integers(columns * 64))
+        weights = base[start : start + rows * columns].reshape(rows, columns) * scale
+        tensors[f"layer.{number}.weight"] = weights.astype(ml_dtypes.bfloat16)
+        tensors[f"layer.{number}.bias"] = weights[0].astype(ml_dtypes.bfloat16)
+    save_file(tensors, path)
+
+
+def pack(source: Path, archive: Path, profile: str) -> None:
+    command = [COMMAND, "pack", str(source), "-o", str(archive), "--profile", profile]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def passing_through(source: Path, mountpoint: Path) -> Iterator[tuple[Path, int]]:
+    """The peer, mounted for the length of the block, with its process id."""
+    mountpoint.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "bench.passthrough", str(source), str(mountpoint)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        try:
+            if not daemon.stdout.readline():
+                raise RuntimeError("the pass-through mount did not come up")
+            yield mountpoint, daemon.pid
+        finally:
+            subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False)
+
+
+@contextmanager
+def brevisfs(store: Path, mountpoint: Path, arguments: argparse.Namespace) -> Iterator[tuple[Path, int]]:
+    """The store, mounted for the length of the block, with the daemon's process id."""
+    mountpoint.mkdir(exist_ok=True)
+    command = [COMMAND, "mount", str(store), str(mountpoint), "--cache-size", arguments.cache_size]
+    if arguments.threads:
+        command += ["--threads", str(arguments.threads)]
+    subprocess.run([*command, "--log", str(mountpoint.with_suffix(".log"))], check=True)
+    try:
+        yield mountpoint, int(os.getxattr(mountpoint, "user.brevisfs.pid"))
+    finally:
+        subprocess.run([COMMAND, "umount", str(mountpoint)], check=True)
+
+
+def compare(
+    report: Report,
+    systems: list[System],
+    chosen: dict[str, Load],
+    states: Sequence[str],
+    rounds: int,
+    title: str,
+) -> None:
+    """A table of every load in every state."""
+    times: dict[tuple[str, str, str], Times] = {}
+    for number in range(-1, rounds):
+        for name, load in chosen.items():
+            names = [f"shard{shard}" for shard in range(SHARDS)] if load is loads.threads else ["model"]
+            for state in states:
+                for system in systems:
+                    measured = times.setdefault((name, state, system.name), Times())
+                    if number >= 0:
+                        one_round(system, names, state, load, measured)
+                    else:
+                        measured.bytes = load(system.files(names))
+    columns = {"load": 14, "state": 11, "system": 13, "MB/s": 7}
+    columns |= {"of pass-through": SPREAD, "of the file": SPREAD, "daemon ms/GB": 12}
+    report.begin(title, title, columns)
+    for (name, state, system_name), measured in times.items():
+        report.row(
+            {
+                "load": name,
+                "state": state,
+                "system": system_name,
+                "MB/s": round(measured.bytes / 1e6 / statistics.median(measured.clock)),
+                "of pass-through": per_round(times[name, state, PEER].clock, measured.clock),
+                "of the file": per_round(times[name, state, "file"].clock, measured.clock),
+                "daemon ms/GB": round(statistics.mean(measured.processor) * 1e12 / measured.bytes),
+            }
+        )
+    report.end()
+
+
+def one_round(system: System, names: Sequence[str], state: str, load: Load, times: Times) -> None:
+    system.prepare(names, state)
+    processor, started = system.processor(), time.perf_counter()
+    done = load(system.files(names))
+    times.clock.append(time.perf_counter() - started)
+    times.processor.append(system.processor() - processor)
+    if done != times.bytes:
+        raise RuntimeError(f"{system.name}: {done} bytes were read, {times.bytes} the time before")
+
+
+def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
+    """`ls -lR` and `find` over folders of small archives: the first time after mounting, and again."""
+    folders, files = (4, 5) if arguments.quick else (100, 100)
+    plain, store = work / "many", work / "many.store"
+    make_model(work / "small", 0, 0)
+    if not (work / "small.brv").exists():
+        pack(work / "small", work / "small.brv", "fast")
+    for folder in range(folders if not store.exists() else 0):
+        for root, source, suffix in ((plain, work / "small", ""), (store, work / "small.brv", ".brv")):
+            target = root / f"folder{folder}"
+            target.mkdir(parents=True)
+            for number in range(files):
+                shutil.copy(source, target / f"model{number}{suffix}")
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(min(arguments.rounds, 5)):
+        with (
+            passing_through(plain, work / "many.peer") as (passed, _),
+            brevisfs(store, work / "many.mount", arguments) as (mounted, _),
+        ):
+            lines = 0
+            for state in ("first", "again"):
+                for name, folder in ((PEER, passed), ("brevisfs", mounted)):
+                    started = time.perf_counter()
+                    count = loads.listed(folder)
+                    times.setdefault((name, state), []).append(time.perf_counter() - started)
+                    if lines not in (0, count):
+                        raise RuntimeError(f"{name} lists {count} lines, {lines} were listed before")
+                    lines = count
+        for mountpoint in (passed, mounted):
+            mountpoint.rmdir()
+    columns = {"system": 13, "time": 6, "seconds": SPREAD, "times the pass-through": SPREAD}
+    report.begin("listing", f"ls -lR and find, {folders * files} archives", columns)
+    for (name, state), seconds in times.items():
+        report.row(
+            {
+                "system": name,
+                "time": state,
+                "seconds": spread(seconds),
+                "times the pass-through": per_round(seconds, times[PEER, state]),
+            }
+        )
+    report.end()
+
+
+def fairness(report: Report, systems: list[System]) -> None:
+    """How long a page of a small file takes, alone and while a model streams: 99 of 100 reads."""
+    report.begin(
+        "fairness", "a page of another file, p99", {"system": 13, "alone us": 9, "beside us": 10, "times": 6}
+    )
+    for system in systems[1:]:
+        alone = _page_times(system, 200, lambda: False)
+        stream = _Stream(system)
+        beside = _page_times(system, 2000, stream.ended)
+        report.row(
+            {
+                "system": system.name,
+                "alone us": round(alone * 1e6),
+                "beside us": round(beside * 1e6),
+                "times": beside / alone,
+            }
+        )
+    report.end()
+
+
+class _Stream:
+    """The model read from the beginning to the end by a process of its own."""
+
+    def __init__(self, system: System) -> None:
+        system.prepare(["model"], "mount cold")
+        command = ["dd", f"if={system.folder / 'model'}", "of=/dev/null", "bs=1M", "status=none"]
+        self._process = subprocess.Popen(command)
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+
+def _page_times(system: System, count: int, ended: Callable[[], bool]) -> float:
+    """The 99th percentile of reads of one page past the kernel's cache, in seconds."""
+    times = []
+    descriptor = os.open(system.folder / "shard0", os.O_RDONLY)
+    try:
+        while len(times) < count and not ended():
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            started = time.perf_counter()
+            os.pread(descriptor, 4096, 0)
+            times.append(time.perf_counter() - started)
+    finally:
+        os.close(descriptor)
+    return sorted(times)[int(len(times) * 0.99)]
+
+
+def memory(report: Report, systems: list[System]) -> None:
+    report.begin("memory", "the most memory of a daemon", {"system": 13, "peak MB": 8})
+    for system in systems[1:3]:
+        report.row({"system": system.name if system.name == PEER else "brevisfs", "peak MB": system.peak()})
+    report.end()
+
+
+def drop_pages(path: Path) -> None:
+    """Lets go of what the kernel caches of a file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
