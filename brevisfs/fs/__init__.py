@@ -2,7 +2,7 @@
 
 from brevisfs.fs._background import mount_background
 from brevisfs.fs._errors import BadOption, MountBusy, MountFailed, MountpointUnusable, NoFuse
-from brevisfs.fs._options import MountOptions
+from brevisfs.fs._options import MountOptions, RecompressionOptions
 from brevisfs.fs._serve import mount_foreground
 from brevisfs.fs._umount import umount
 
@@ -13,6 +13,7 @@ __all__ = [
     "MountOptions",
     "MountpointUnusable",
     "NoFuse",
+    "RecompressionOptions",
     "mount_background",
     "mount_foreground",
     "umount",

@@ -42,6 +42,7 @@ class Naming(Writing, Attributes):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
         folder = self.inodes[parent_inode]
+        self.check_writing()
         owner = _Owner(ctx.uid, ctx.gid)
         access = flags & os.O_ACCMODE
         async with self.changing([], [folder]):
@@ -129,6 +130,7 @@ class Naming(Writing, Attributes):
         flags: int,
         ctx: RequestContext | None = None,
     ) -> None:
+        self.check_writing()
         places = ((self.inodes[parent_inode_old], name_old), (self.inodes[parent_inode_new], name_new))
         if flags not in (0, pyfuse3.RENAME_NOREPLACE, pyfuse3.RENAME_EXCHANGE):
             raise FUSEError(errno.EINVAL)
@@ -178,6 +180,7 @@ class Naming(Writing, Attributes):
 
     async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
         folder = self.inodes[parent_inode]
+        self.check_writing()
         while True:
             file = self.inodes.at(folder, name)
             async with self.changing([file] if file and not file.is_folder else [], [folder]):
@@ -206,8 +209,8 @@ class Naming(Writing, Attributes):
     ) -> EntryAttributes:
         """Something with a new name that is made in one step, and nothing else is known of."""
         folder = self.inodes[parent_inode]
-        owner = _Owner(ctx.uid, ctx.gid)
         changes = self.changes
+        owner = _Owner(ctx.uid, ctx.gid)
 
         def make_it(trail: list[Step]) -> Entry:
             with self.store.folder(trail) as descriptor:

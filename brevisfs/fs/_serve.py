@@ -21,9 +21,19 @@ from brevisfs.fs._log import log_to
 from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
+from brevisfs.fs._recompression import Recompression
 from brevisfs.fs._state import Writable
 from brevisfs.fs._tuning import tune
-from brevisfs.store import PRIVATE_FOLDER, Catalog, Changes, Private, Store, begin, take_lock
+from brevisfs.store import (
+    PRIVATE_FOLDER,
+    Catalog,
+    Changes,
+    Private,
+    Store,
+    begin,
+    sync_filesystem,
+    take_lock,
+)
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -82,6 +92,9 @@ async def _serve(
         with _mounted(operations, mountpoint):
             async with trio.open_nursery() as nursery:
                 await nursery.start(_end_on_signal)
+                if writable is not None:
+                    operations.watcher = recompression = Recompression(operations, options.recompression)
+                    nursery.start_soon(recompression.run)
                 async with trio.open_nursery() as session:
                     session.start_soon(pyfuse3.main)
                     failure = await _first_answer(mountpoint)
@@ -92,6 +105,8 @@ async def _serve(
                 nursery.cancel_scope.cancel()
     finally:
         cache.close()
+        if writable is not None:
+            sync_filesystem(writable.changes.private.temporaries)
     if failure is not None:
         raise MountFailed(f"{mountpoint} is mounted but does not answer: {failure.strerror}")
 

@@ -20,14 +20,14 @@ class Setting(Xattrs, Attributes):
         ctx: RequestContext,
     ) -> EntryAttributes:
         file = self.inodes[inode]
-        assert self.writing
+        self.check_writing()
         if fields.update_size:
             self.check_writable(file)
             self.begin_change(file)
             try:
                 await self.resize(file, attr.st_size, fh)
             finally:
-                await self.end_change(file)
+                self.end_change(file)
         change = _change(attr, fields)
         if change is not None:
             await self.change_metadata(file, change)

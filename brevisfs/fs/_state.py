@@ -88,9 +88,14 @@ class State(pyfuse3.Operations):
     @property
     def writing(self) -> Writable:
         """Raises EROFS if the mount is read-only."""
+        self.check_writing()
+        assert self.writable is not None
+        return self.writable
+
+    def check_writing(self) -> None:
+        """Raises EROFS if the mount is read-only."""
         if self.writable is None:
             raise FUSEError(errno.EROFS)
-        return self.writable
 
     def shown_ctime(self, status: os.stat_result) -> int:
         """The ctime to show of a backing file, in ns."""

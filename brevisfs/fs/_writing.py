@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from pyfuse3 import FileInfo, FUSEError, RequestContext
@@ -34,11 +34,21 @@ _PIECE = 4 << 20
 _TOLD = 5.0
 
 
+class Watcher(Protocol):
+    """Whoever wants to know when files may change: see Recompression."""
+
+    def begin_change(self, inode: Inode) -> None: ...
+    def end_change(self, inode: Inode) -> None: ...
+    def status(self) -> dict[str, Any]: ...
+    def command(self, what: bytes) -> None: ...
+
+
 class Writing(Files):
     """open to write, write, flush, fsync, and release of what was written."""
 
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
+        self.watcher: Watcher | None = None
         self._unpacking: dict[Inode, trio.Lock] = {}
         self.unpacked: dict[str, tuple[int, int]] = {}
         """Copy-ups that are under way: name in the store → bytes done and in all."""
@@ -57,7 +67,7 @@ class Writing(Files):
                 opened = await self._reopen_to_write(file, access)
                 info = self.opened(file, opened, writable=True)
         except BaseException:
-            await self.end_change(file)
+            self.end_change(file)
             raise
         return info
 
@@ -84,11 +94,11 @@ class Writing(Files):
             handle.inode.opened = handle.inode.identity
         await super().release(fh)
         if handle.writable:
-            await self.end_change(handle.inode)
+            self.end_change(handle.inode)
 
     def check_writable(self, file: Inode) -> None:
         """Raises EROFS, or EINVAL for a file that would vanish from the mount if it became an archive."""
-        assert self.writing
+        self.check_writing()
         if any(is_reserved(name) for _, name in file.places):
             raise FUSEError(errno.EINVAL)
 
@@ -96,24 +106,34 @@ class Writing(Files):
         """From now on the content may change, until `end_change`."""
         file.writers += 1
         file.changes += 1
+        if self.watcher is not None:
+            self.watcher.begin_change(file)
 
-    async def end_change(self, file: Inode) -> None:
+    def end_change(self, file: Inode) -> None:
         """The counterpart of `begin_change`."""
         file.writers -= 1
+        if self.watcher is not None and file.writers == 0:
+            self.watcher.end_change(file)
 
     async def resize(self, file: Inode, size: int, fh: int | None = None) -> None:
         """Makes a file shorter or longer. The caller has begun a change."""
-        if file.key[0] is Kind.ARCHIVE:
-            await self.unpack(file, size)
-        async with file.lock:
-            if fh is not None:
-                await on_disk(os.ftruncate, self.files[fh].backing.file, size)
-            elif file.open and not file.places:
-                with self.backings.held(file.open[-1]) as backing:
-                    await on_disk(os.truncate, f"/proc/self/fd/{backing.file}", size)
-            else:
-                await self.at(file, lambda folder, entry: self._truncate(folder, entry, size))
-            await self.refreshed(file)
+        while True:
+            if file.key[0] is Kind.ARCHIVE:
+                await self.unpack(file, size)
+            async with file.lock:
+                if file.key[0] is Kind.RAW:
+                    await self._resize_raw(file, size, fh)
+                    await self.refreshed(file)
+                    return
+
+    async def _resize_raw(self, file: Inode, size: int, fh: int | None) -> None:
+        if fh is not None:
+            await on_disk(os.ftruncate, self.files[fh].backing.file, size)
+        elif file.open and not file.places:
+            with self.backings.held(file.open[-1]) as backing:
+                await on_disk(os.truncate, f"/proc/self/fd/{backing.file}", size)
+        else:
+            await self.at(file, lambda folder, entry: self._truncate(folder, entry, size))
 
     def _truncate(self, folder: int, entry: Entry, size: int) -> None:
         opened = self.store.open(folder, entry, os.O_WRONLY)
@@ -170,7 +190,7 @@ class Writing(Files):
                 await self._unpack(file, size)
             finally:
                 del self._unpacking[file]
-                await self.end_change(file)
+                self.end_change(file)
 
     async def _unpack(self, file: Inode, size: int | None) -> None:
         private = self.changes.private

@@ -49,14 +49,25 @@ class Xattrs(Writing):
     async def setxattr(
         self, inode: int, name: bytes, value: bytes, ctx: RequestContext | None = None
     ) -> None:
-        await self._change_attribute(inode, name, lambda path: os.setxattr(path, name, value))
+        if name == PREFIX + b"recompression" and self.inodes[inode] is self.inodes.root:
+            self._command(value)
+        else:
+            await self._change_attribute(inode, name, lambda path: os.setxattr(path, name, value))
+
+    def _command(self, what: bytes) -> None:
+        self.check_writing()
+        try:
+            if self.watcher is not None:
+                self.watcher.command(what)
+        except ValueError:
+            raise FUSEError(errno.EINVAL) from None
 
     async def removexattr(self, inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
         await self._change_attribute(inode, name, lambda path: os.removexattr(path, name))
 
     async def _change_attribute(self, inode: int, name: bytes, change: Callable[[str], None]) -> None:
         file = self.inodes[inode]
-        assert self.writing
+        self.check_writing()
         if name.startswith(PREFIX):
             raise FUSEError(errno.EPERM)
         file.no_capability = False
@@ -88,6 +99,8 @@ class Xattrs(Writing):
                 return os.fsencode(self.store.path)
             case b"stats":
                 return json.dumps(self.statistics()).encode()
+            case b"recompression":
+                return None if self.watcher is None else json.dumps(self.watcher.status()).encode()
         return None
 
     def statistics(self) -> dict[str, int]:

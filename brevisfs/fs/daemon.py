@@ -15,7 +15,7 @@ from pathlib import Path
 from brevisfs.errors import BrevisError, ExitCode
 from brevisfs.fs._errors import MountFailed
 from brevisfs.fs._log import log_to
-from brevisfs.fs._options import MountOptions
+from brevisfs.fs._options import MountOptions, RecompressionOptions
 from brevisfs.fs._serve import serve
 
 
@@ -52,7 +52,10 @@ def main(store: str, mountpoint: str, options: str, pipe: str) -> None:
 
 def _from_json(text: str) -> MountOptions:
     fields = json.loads(text)
-    return MountOptions(**{**fields, "log": fields["log"] and Path(fields["log"])})
+    recompression = RecompressionOptions(**fields.pop("recompression"))
+    return MountOptions(
+        **{**fields, "log": fields["log"] and Path(fields["log"]), "recompression": recompression}
+    )
 
 
 if __name__ == "__main__":

@@ -24,11 +24,14 @@ from brevisfs.store._syscalls import exchange, move
 
 
 class NeedsRaw(Exception):
-    """An archive cannot have the name that it is to get; it can once it is raw. `name` is its name now."""
+    """An archive cannot have the name that it is to get; it can once it is raw.
 
-    def __init__(self, folder: int, name: bytes) -> None:
-        super().__init__(name)
-        self.folder, self.name = folder, name
+    `second`: it is the second of the two files that were named, else the first.
+    """
+
+    def __init__(self, *, second: bool = False) -> None:
+        super().__init__("an archive has to be unpacked to get that name")
+        self.second = second
 
 
 class SourceMoved(Exception):
@@ -62,7 +65,7 @@ class Changes:
         if target is not None and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
         if source.kind is Kind.ARCHIVE and not self._can_be_archive(new_folder, new):
-            raise NeedsRaw(old_folder, old)
+            raise NeedsRaw
         self._put_losers_away(old_folder, source)
         if target is None:
             suffix = b"" if source.kind is Kind.RAW else ARCHIVE_SUFFIX
@@ -105,9 +108,8 @@ class Changes:
         """Exchanges two files of the mount. Raises NeedsRaw if just one of them is an archive."""
         first = self.store.find(one_folder, one)
         second = self.store.find(other_folder, other)
-        for folder, entry, opposite in ((one_folder, first, second), (other_folder, second, first)):
-            if entry.kind is Kind.ARCHIVE and opposite.kind is Kind.RAW:
-                raise NeedsRaw(folder, entry.name)
+        if first.kind is not second.kind:
+            raise NeedsRaw(second=second.kind is Kind.ARCHIVE)
         self._put_losers_away(one_folder, first)
         self._put_losers_away(other_folder, second)
         exchange(one_folder, first.file, other_folder, second.file)
@@ -121,7 +123,7 @@ class Changes:
         suffix = b""
         if source.kind is Kind.ARCHIVE:
             if not self._can_be_archive(new_folder, new):
-                raise NeedsRaw(old_folder, old)
+                raise NeedsRaw
             suffix = ARCHIVE_SUFFIX
         os.link(
             source.file,

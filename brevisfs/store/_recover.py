@@ -18,6 +18,7 @@ from brevisfs.store._store import Entry, Identity, Kind, Step, Store
 from brevisfs.store._syscalls import move
 
 _INTENT = b"intent"
+_INTENDED = b"intended"
 _PIECE = 4 << 20
 
 Bytes = npt.NDArray[np.uint8]
@@ -32,28 +33,31 @@ def begin(changes: Changes) -> None:
     changes.private.clear_temporaries()
 
 
-def unpack_links(changes: Changes, places: Sequence[Place], archive: Entry, plain: Temporary) -> None:
+def unpack_links(
+    changes: Changes, places: Sequence[Place], archive: os.stat_result, plain: Temporary
+) -> None:
     """As Changes.unpack, of an archive with several names: all of them are the raw file afterwards.
 
-    `places` are all names of the archive `archive`. From the moment that the record of what is intended is
-    on disk, the change will be finished, by the next start if this process dies.
+    `places` are all names of the archive. From the moment that the record of what is intended is on disk,
+    the change will be finished, by the next start if not now.
     """
-    names = [([os.fsdecode(name) for name in trail], os.fsdecode(name)) for trail, name in places]
+    private = changes.private
+    finish_intent(changes.store, private)
+    move(private.temporaries, plain.name, private.folder, _INTENDED)
     record = {
-        "temporary": os.fsdecode(plain.name),
-        "archive": [archive.status.st_size, archive.status.st_mtime_ns],
-        "names": names,
+        "archive": [archive.st_size, archive.st_mtime_ns],
+        "names": [([os.fsdecode(step) for step in trail], os.fsdecode(name)) for trail, name in places],
     }
-    sync_folder(changes.private.temporaries)
-    draft = changes.private.temporary()
+    draft = private.temporary()
     try:
         os.write(draft.file, json.dumps(record).encode())
         os.fsync(draft.file)
     finally:
         os.close(draft.file)
-    move(changes.private.temporaries, draft.name, changes.private.folder, _INTENT)
-    sync_folder(changes.private.folder)
-    finish_intent(changes.store, changes.private)
+    sync_folder(private.folder)
+    move(private.temporaries, draft.name, private.folder, _INTENT)
+    sync_folder(private.folder)
+    finish_intent(changes.store, private)
 
 
 def finish_intent(store: Store, private: Private) -> None:
@@ -61,37 +65,43 @@ def finish_intent(store: Store, private: Private) -> None:
     try:
         file = os.open(_INTENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=private.folder)
     except FileNotFoundError:
+        with suppress(FileNotFoundError):
+            os.unlink(_INTENDED, dir_fd=private.folder)
         return
     with open(file, "rb") as text:
         record = json.load(text)
-    temporary = os.fsencode(record["temporary"])
     for trail, name in record["names"]:
         # A folder that is gone has nothing to change; whoever took it away took the archive's name along.
         with (
             suppress(FileNotFoundError, NotADirectoryError),
             store.folder_at([os.fsencode(step) for step in trail]) as folder,
         ):
-            _unpack_link(store, private, folder, os.fsencode(name), temporary, tuple(record["archive"]))
-    with suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=private.temporaries)
+            _unpack_link(store, private, folder, os.fsencode(name), tuple(record["archive"]))
     os.unlink(_INTENT, dir_fd=private.folder)
     sync_folder(private.folder)
+    os.unlink(_INTENDED, dir_fd=private.folder)
 
 
-def _unpack_link(
-    store: Store, private: Private, folder: int, name: bytes, temporary: bytes, archive: tuple[int, int]
-) -> None:
-    with suppress(FileExistsError):
-        os.link(temporary, name, src_dir_fd=private.temporaries, dst_dir_fd=folder, follow_symlinks=False)
-    plain = os.stat(temporary, dir_fd=private.temporaries, follow_symlinks=False)
-    if not os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+def _unpack_link(store: Store, private: Private, folder: int, name: bytes, archive: tuple[int, int]) -> None:
+    suffixed = (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX)
+    present = [file for file in suffixed if _is_archive(store, folder, file, archive)]
+    if not present:
         return
-    sync_folder(folder)
-    for file in (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX):
-        with suppress(FileNotFoundError):
-            status = os.stat(file, dir_fd=folder, follow_symlinks=False)
-            if (status.st_size, status.st_mtime_ns) == archive and not store.is_plain(folder, file):
-                os.unlink(file, dir_fd=folder)
+    with suppress(FileExistsError):
+        os.link(_INTENDED, name, src_dir_fd=private.folder, dst_dir_fd=folder, follow_symlinks=False)
+    plain = os.stat(_INTENDED, dir_fd=private.folder, follow_symlinks=False)
+    if os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+        sync_folder(folder)
+        for file in present:
+            os.unlink(file, dir_fd=folder)
+
+
+def _is_archive(store: Store, folder: int, file: bytes, archive: tuple[int, int]) -> bool:
+    try:
+        status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+    except OSError:  # not there, or too long a name
+        return False
+    return (status.st_size, status.st_mtime_ns) == archive and not store.is_plain(folder, file)
 
 
 def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, list[Entry]]]]]:
@@ -113,13 +123,13 @@ def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, list[Entr
                 waiting.append([*trail, Step(entry.file, entry.status.st_dev, entry.status.st_ino)])
 
 
-def links(store: Store, archive: Entry) -> list[tuple[list[Step], bytes]]:
+def links(store: Store, archive: os.stat_result) -> list[tuple[list[Step], bytes]]:
     """All names of an archive, as (trail of the folder, name)."""
     return [
         (trail, entry.name)
         for trail, found in walk(store)
         for entry, _ in found
-        if entry.kind is Kind.ARCHIVE and os.path.samestat(entry.status, archive.status)
+        if entry.kind is Kind.ARCHIVE and os.path.samestat(entry.status, archive)
     ]
 
 

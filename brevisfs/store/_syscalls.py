@@ -31,10 +31,14 @@ def exchange(one_folder: int, one: bytes, other_folder: int, other: bytes) -> No
     _rename(one_folder, one, other_folder, other, _EXCHANGE)
 
 
-def sync_filesystem(descriptor: int) -> None:
-    """Waits until everything written to the filesystem of an open file is on disk."""
-    if _libc.syncfs(descriptor):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def sync_filesystem(folder: int) -> None:
+    """Waits until everything written to the filesystem of a folder is on disk."""
+    descriptor = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if _libc.syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(descriptor)
 
 
 def _rename(old_folder: int, old: bytes, new_folder: int, new: bytes, flags: int) -> None:

@@ -1,0 +1,99 @@
+"""Starting a worker, and hearing from it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from brevisfs.errors import BrevisError
+
+MEMORY = 3 << 30
+"""Bytes that a worker may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The archive is written, on disk, and the same as the source; `stored` is its size in bytes."""
+
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The file is none to be packed, or changed meanwhile."""
+
+    reason: str
+
+
+Outcome = Packed | Refused
+
+
+class WorkerFailed(BrevisError):
+    """A worker died, or could not do its work."""
+
+
+async def pack_in_worker(
+    source: int,
+    target: int,
+    profile: str,
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None],
+    started: Callable[[int], None] = lambda _: None,
+) -> Outcome:
+    """Packs an open file into an empty open one, in a process that ends with this one.
+
+    `progress` is called with how much of the work is done and all of it, `started` with the process's
+    number. Raises WorkerFailed. If cancelled, the process is gone when it returns.
+    """
+    command = [sys.executable, "-P", "-m", "brevisfs.recompress.worker"]
+    arguments = [str(source), str(target), profile, str(jobs), str(MEMORY)]
+    process = await trio.lowlevel.open_process(
+        command + arguments,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(source, target),
+        cwd="/",
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with process.stdin, process.stdout:
+        try:
+            started(process.pid)
+            said = await _listen(process.stdout, progress)
+            await process.wait()
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+    return _outcome(said, process.returncode)
+
+
+async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Everything that a worker says; returns what it says last."""
+    said: dict[str, Any] = {}
+    rest = b""
+    async for data in stdout:
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "done" in said:
+                progress(said["done"], said["total"])
+    return said
+
+
+def _outcome(said: dict[str, Any], code: int | None) -> Outcome:
+    match said:
+        case {"stored": int(stored)}:
+            return Packed(stored)
+        case {"refused": str(reason)}:
+            return Refused(reason)
+        case {"failed": str(reason)}:
+            raise WorkerFailed(reason)
+    raise WorkerFailed(f"the worker ended ({code}) before it was done")
