@@ -51,7 +51,7 @@ typedef struct {
 
 /* Validate a program for a section of `count` words of `bits` bits in blocks of `block` words.
  * With shared == NULL the program can only analyse (brv_words, brv_histogram).
- * cpu: "scalar", "avx2", or NULL for the best this machine has.  Returns NULL and fills st on error. */
+ * cpu: "scalar", "avx2", "avx512", or NULL for the best this machine has.  Returns NULL and fills st on error. */
 brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t *shared, size_t shared_len,
                              uint32_t bits, uint64_t count, uint32_t block, const char *cpu, brv_status *st);
 void brv_program_free(brv_program *p);

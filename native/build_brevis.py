@@ -15,6 +15,7 @@ SOURCES = [
     "encode.c",
     "huffman.c",
     "kernels_avx2.c",
+    "kernels_avx512.c",
     "kernels_scalar.c",
     "plan_classes.c",
     "plan_cost.c",

@@ -107,6 +107,10 @@ struct brv_program {
     const struct brv_kernels *k;
 };
 
+/* Ask for the line of the output that will be written some 2 KiB after p: a core that writes beyond its cache waits for
+ * each line otherwise. It may lie past the end, so it is no pointer. */
+#define FETCH_OUT(p) __builtin_prefetch((const void *)((uintptr_t)(p) + 2048), 1);
+
 /* What will be needed soon: the next block's payload (or some bytes that are there anyway), and where this block's
  * bytes will go. Both run past their ends, so they are no pointers. */
 typedef struct {
@@ -261,7 +265,8 @@ typedef struct brv_kernels {
 } brv_kernels;
 
 const brv_kernels *kernels_scalar(void);
-const brv_kernels *kernels_avx2(void); /* NULL where the build or the CPU has none */
+const brv_kernels *kernels_avx2(void);   /* NULL where the build has none */
+const brv_kernels *kernels_avx512(void); /* likewise */
 
 /* huffman.c, rans.c, tunstall.c: tables from their serialised form (0 or a BRV_ code), and literals */
 int huff_load(node *nd, cursor *c);

@@ -142,6 +142,7 @@ static void join_w16(w16 *restrict d, const uint8_t *restrict sym, const uint8_t
     const __m256i zero = _mm256_setzero_si256(), all = _mm256_set1_epi16((short)top);
     size_t i = 0;
     for (; i + 32 <= n; i += 32) {
+        FETCH_OUT(d + i)
         /* lanes crossed beforehand, so that the unpacks below keep the order */
         const __m256i a = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(sym + i)), 0xd8);
         const __m256i b = _mm256_permute4x64_epi64(_mm256_loadu_si256((const __m256i *)(low + i)), 0xd8);
@@ -167,6 +168,7 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
     const __m256i all = _mm256_set1_epi32((int)top);
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
+        FETCH_OUT(d + i)
         const __m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(sym + i)));
         const __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(mid + i)));
         const __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(low + i)));
@@ -180,50 +182,7 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
     }
 }
 
-#define HAVE_TILES
-
-/* One stage of a transposition: what stood n apart comes side by side. */
-#define INTERLEAVE(BITS, A, B, N)                                       \
-    for (unsigned i_ = 0; i_ < N / 2; i_++) {                           \
-        B[2 * i_] = _mm_unpacklo_epi##BITS(A[i_], A[i_ + N / 2]);       \
-        B[2 * i_ + 1] = _mm_unpackhi_epi##BITS(A[i_], A[i_ + N / 2]);   \
-    }
-
-static inline void transpose_tile_w8(const w8 *restrict in, size_t in_step, w8 *restrict out, size_t out_step)
-{
-    __m128i a[16], b[16];
-    for (unsigned r = 0; r < 16; r++) a[r] = _mm_loadu_si128((const __m128i *)(in + r * in_step));
-    INTERLEAVE(8, a, b, 16)
-    INTERLEAVE(8, b, a, 16)
-    INTERLEAVE(8, a, b, 16)
-    INTERLEAVE(8, b, a, 16)
-    for (unsigned c = 0; c < 16; c++) _mm_storeu_si128((__m128i *)(out + c * out_step), a[c]);
-}
-
-static inline void transpose_tile_w16(const w16 *restrict in, size_t in_step, w16 *restrict out, size_t out_step)
-{
-    for (unsigned r = 0; r < 16; r += 8)
-        for (unsigned c = 0; c < 16; c += 8) {
-            __m128i a[8], b[8];
-            for (unsigned i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const __m128i *)(in + (r + i) * in_step + c));
-            INTERLEAVE(16, a, b, 8)
-            INTERLEAVE(16, b, a, 8)
-            INTERLEAVE(16, a, b, 8)
-            for (unsigned i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)(out + (c + i) * out_step + r), b[i]);
-        }
-}
-
-static inline void transpose_tile_w32(const w32 *restrict in, size_t in_step, w32 *restrict out, size_t out_step)
-{
-    for (unsigned r = 0; r < 16; r += 4)
-        for (unsigned c = 0; c < 16; c += 4) {
-            __m128i a[4], b[4];
-            for (unsigned i = 0; i < 4; i++) a[i] = _mm_loadu_si128((const __m128i *)(in + (r + i) * in_step + c));
-            INTERLEAVE(32, a, b, 4)
-            INTERLEAVE(32, b, a, 4)
-            for (unsigned i = 0; i < 4; i++) _mm_storeu_si128((__m128i *)(out + (c + i) * out_step + r), a[i]);
-        }
-}
+#include "kernels_x86.h"
 
 #define HAVE_RANS_ROUNDS
 
@@ -245,32 +204,34 @@ static inline void transpose_tile_w32(const w32 *restrict in, size_t in_step, w3
         p += 2 * (unsigned)__builtin_popcount(set_);                                                     \
     }
 
-/* Rounds of 32 lanes, as four vectors. A vector reads 16 bytes of words, of which it takes what it needs. */
+/* Rounds of 32 or 64 lanes, 8 a vector. A vector reads 16 bytes of words, of which it takes what it needs. */
+#define RANS_ROUNDS(LANES)                                                                                  \
+    for (; done + LANES <= m && item->end - p >= 2 * LANES + 16; done += LANES)                             \
+        for (unsigned v = 0; v < LANES / 8; v += 4) {                                                       \
+            __m256i sa, sb, sc, sd;                                                                         \
+            RANS_STEP(y[v], sa)                                                                             \
+            RANS_STEP(y[v + 1], sb)                                                                         \
+            RANS_STEP(y[v + 2], sc)                                                                         \
+            RANS_STEP(y[v + 3], sd)                                                                         \
+            const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(sa, sb), _mm256_packus_epi32(sc, sd)); \
+            _mm256_storeu_si256((__m256i *)(out + done + 8 * v), _mm256_permutevar8x32_epi32(bytes, order)); \
+        }
+
 static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
                           size_t m)
 {
-    if (lanes != 32) return 0;
+    if (lanes != 32 && lanes != 64) return 0;
     const uint8_t *p = item->p;
     const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi32(1), low8 = _mm256_set1_epi32(0xff),
                   low12 = _mm256_set1_epi32(0xfff), slot = _mm256_set1_epi32((1 << prob_bits) - 1),
                   order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m128i bits = _mm_cvtsi32_si128((int)prob_bits);
-    __m256i a = _mm256_loadu_si256((const __m256i *)x), b = _mm256_loadu_si256((const __m256i *)(x + 8)),
-            c = _mm256_loadu_si256((const __m256i *)(x + 16)), d = _mm256_loadu_si256((const __m256i *)(x + 24));
+    __m256i y[8];
+    for (unsigned v = 0; v < lanes / 8; v++) y[v] = _mm256_loadu_si256((const __m256i *)(x + 8 * v));
     size_t done = 0;
-    for (; done + 32 <= m && item->end - p >= 80; done += 32) {
-        __m256i sa, sb, sc, sd;
-        RANS_STEP(a, sa)
-        RANS_STEP(b, sb)
-        RANS_STEP(c, sc)
-        RANS_STEP(d, sd)
-        const __m256i bytes = _mm256_packus_epi16(_mm256_packus_epi32(sa, sb), _mm256_packus_epi32(sc, sd));
-        _mm256_storeu_si256((__m256i *)(out + done), _mm256_permutevar8x32_epi32(bytes, order));
-    }
-    _mm256_storeu_si256((__m256i *)x, a);
-    _mm256_storeu_si256((__m256i *)(x + 8), b);
-    _mm256_storeu_si256((__m256i *)(x + 16), c);
-    _mm256_storeu_si256((__m256i *)(x + 24), d);
+    if (lanes == 32) { RANS_ROUNDS(32) }
+    else { RANS_ROUNDS(64) }
+    for (unsigned v = 0; v < lanes / 8; v++) _mm256_storeu_si256((__m256i *)(x + 8 * v), y[v]);
     item->p = p;
     return done;
 }

@@ -52,31 +52,33 @@ static inline low_parts low_parts_of(const uint8_t *in, size_t m, unsigned w)
     return l;
 }
 
-#define JOIN_LOW(PART)                                                                   \
-    {                                                                                    \
-        uint8_t more[256];                                                               \
-        unpack_group_##PART(p, more);                                                    \
-        if (first) memcpy(low, more, 256);                                               \
-        else                                                                             \
-            for (unsigned i = 0; i < 32; i++) ((w64 *)low)[i] = ((w64 *)low)[i] << PART | ((w64 *)more)[i]; \
-    }
+typedef uint64_t bytes32 __attribute__((vector_size(32), aligned(1), may_alias));
+
+/* 32 words of a group, a byte each: part c of 8 */
+static inline bytes32 low_bytes(const uint8_t *four, const uint8_t *two, const uint8_t *one, unsigned c)
+{
+    bytes32 x = {0};
+    if (four) x = *(const bytes32 *)(four + (c & 3) * 32) >> (c >> 2) * 4 & EVERY_BYTE(15);
+    if (two) x = x << 2 | (*(const bytes32 *)(two + (c & 1) * 32) >> (c >> 1) * 2 & EVERY_BYTE(3));
+    if (one) x = x << 1 | (*(const bytes32 *)one >> c & EVERY_BYTE(1));
+    return x;
+}
+
+#define LOW_BYTES(FOUR, TWO, ONE) \
+    _Pragma("GCC unroll 8") for (unsigned c = 0; c < 8; c++) *(bytes32 *)(low + 32 * c) = low_bytes(FOUR, TWO, ONE, c);
 
 /* The low w mod 8 bits of group g, one byte a word. */
 static inline void unpack_low(const low_parts *l, size_t g, uint8_t *restrict low)
 {
-    bool first = true;
-    if (l->part[0]) {
-        unpack_group_4(l->part[0] + g * 128, low);
-        first = false;
-    }
-    if (l->part[1]) {
-        const uint8_t *p = l->part[1] + g * 64;
-        JOIN_LOW(2)
-        first = false;
-    }
-    if (l->part[2]) {
-        const uint8_t *p = l->part[2] + g * 32;
-        JOIN_LOW(1)
+    const uint8_t *four = l->part[0] + g * 128, *two = l->part[1] + g * 64, *one = l->part[2] + g * 32;
+    switch ((l->part[0] ? 4 : 0) | (l->part[1] ? 2 : 0) | (l->part[2] ? 1 : 0)) {
+    case 7: LOW_BYTES(four, two, one) break;
+    case 6: LOW_BYTES(four, two, NULL) break;
+    case 5: LOW_BYTES(four, NULL, one) break;
+    case 4: LOW_BYTES(four, NULL, NULL) break;
+    case 3: LOW_BYTES(NULL, two, one) break;
+    case 2: LOW_BYTES(NULL, two, NULL) break;
+    default: LOW_BYTES(NULL, NULL, one) break;
     }
 }
 

@@ -1,13 +1,21 @@
 /* Programs: parsing, type rules, limits, tables. Nothing is executed before all of it has passed. */
 #include "internal.h"
 
+/* The best kernels that the build and this CPU have, or those called `cpu` if there are such; else the plain ones. */
 static const brv_kernels *pick(const char *cpu)
 {
-    const brv_kernels *k = kernels_avx2();
+    const brv_kernels *have[2] = {NULL, NULL};
 #if defined(__x86_64__)
-    if (k && !(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))) k = NULL;
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    const bool avx512 = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+                        __builtin_cpu_supports("avx512vbmi2");
+    if (avx2 && avx512) have[0] = kernels_avx512();
+    if (avx2) have[1] = kernels_avx2();
 #endif
-    return k && !(cpu && strcmp(cpu, "scalar") == 0) ? k : kernels_scalar();
+    for (unsigned i = 0; i < 2; i++)
+        if (have[i] && (!cpu || strcmp(cpu, have[i]->name) == 0)) return have[i];
+    return kernels_scalar();
 }
 
 const char *brv_cpu(const char *cpu) { return pick(cpu)->name; }

@@ -134,8 +134,12 @@ int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const cla
         for (size_t i = (size_t)n; i-- > 0;) codeword[i] = ((uint8_t *)codeword)[i];
     size_t at = 0;
     for (uint32_t c = 0; c < nd->tables; c++) {
+        const size_t from = at, entries = nd->tunstall[c].entries;
         at = k->tunstall(nd->tunstall[c].entry, codeword, at, (size_t)n, to, map->count[c]);
         if (at == SIZE_MAX) return BRV_PAYLOAD;
+        if (entries < (size_t)1 << nd->k) /* a codeword of no entry gives no words */
+            for (size_t i = from; i < at; i++)
+                if (codeword[i] >= entries) return BRV_PAYLOAD;
         to += map->count[c];
     }
     if (at != n) return BRV_PAYLOAD;

@@ -45,7 +45,7 @@ sanitize() {
     vectors "$1"
     # shellcheck disable=SC2046,SC2086  # lists of words, here and below
     cc $flags $sanitizers -o "$build/vectors-sanitized" native/tests/vectors.c $(sources) -lzstd
-    for cpu in scalar avx2; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
+    for cpu in scalar avx2 avx512; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
 }
 
 # zstd for another architecture: built from the sources that the zstandard package brings

@@ -14,30 +14,37 @@ static int decode(const input *in, const brv_program *p, brv_scratch *s, uint64_
     return rc;
 }
 
+static void compare(const input *in, const brv_program *scalar, const brv_program *other)
+{
+    brv_scratch *s = shared_scratch();
+    const uint64_t lo = block_begin(scalar, which_block(in, scalar)), hi = block_end(scalar, which_block(in, scalar));
+    const uint64_t a = lo + in->span % (hi - lo), b = a + 1 + (in->span >> 8) % (hi - a);
+    guarded x, y, z;
+    const int rc = decode(in, scalar, s, lo, hi, &x);
+    CHECK(decode(in, other, s, lo, hi, &y) == rc, "instruction sets differ in what they take");
+    CHECK(decode(in, other, s, a, b, &z) == rc || b - a < hi - lo, "a whole block is not taken again");
+    if (rc == BRV_OK) {
+        CHECK(!memcmp(x.data, y.data, hi - lo), "instruction sets differ");
+        CHECK(!memcmp(x.data + (a - lo), z.data, b - a), "a part differs from the whole");
+    }
+    guarded_free(&x);
+    guarded_free(&y);
+    guarded_free(&z);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const input in = parse_input(data, size);
     if (too_large(&in)) return 0;
-    brv_program *scalar = make_program(&in, "scalar"), *best = make_program(&in, NULL);
-    CHECK(!scalar == !best, "only one instruction set takes the program");
-    if (scalar) {
-        brv_scratch *s = shared_scratch();
-        const uint64_t lo = block_begin(scalar, which_block(&in, scalar)), hi = block_end(scalar, which_block(&in, scalar));
-        const uint64_t a = lo + in.span % (hi - lo), b = a + 1 + (in.span >> 8) % (hi - a);
-        guarded x, y, z;
-        const int rc = decode(&in, scalar, s, lo, hi, &x);
-        CHECK(decode(&in, best, s, lo, hi, &y) == rc, "instruction sets differ in what they take");
-        CHECK(decode(&in, best, s, a, b, &z) == rc || b - a < hi - lo, "a whole block is not taken again");
-        if (rc == BRV_OK) {
-            CHECK(!memcmp(x.data, y.data, hi - lo), "instruction sets differ");
-            CHECK(!memcmp(x.data + (a - lo), z.data, b - a), "a part differs from the whole");
-        }
-        guarded_free(&x);
-        guarded_free(&y);
-        guarded_free(&z);
+    brv_program *scalar = make_program(&in, "scalar");
+    const char *const others[] = {NULL, "avx2"};
+    for (unsigned i = 0; i < 2; i++) {
+        brv_program *other = make_program(&in, others[i]);
+        CHECK(!scalar == !other, "only one instruction set takes the program");
+        if (scalar) compare(&in, scalar, other);
+        brv_program_free(other);
     }
     brv_program_free(scalar);
-    brv_program_free(best);
     return 0;
 }

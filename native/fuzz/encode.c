@@ -47,10 +47,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const input in = parse_input(data, size);
     if (too_large(&in)) return 0;
-    brv_program *scalar = make_program(&in, "scalar"), *best = make_program(&in, NULL);
-    CHECK(!scalar == !best, "only one instruction set takes the program");
-    if (scalar && set_classes(scalar) && set_classes(best)) check_block(&in, scalar, best);
-    brv_program_free(scalar);
-    brv_program_free(best);
+    const char *const others[] = {NULL, "avx2"};
+    for (unsigned i = 0; i < 2; i++) {
+        brv_program *scalar = make_program(&in, "scalar"), *other = make_program(&in, others[i]);
+        CHECK(!scalar == !other, "only one instruction set takes the program");
+        if (scalar && set_classes(scalar) && set_classes(other)) check_block(&in, scalar, other);
+        brv_program_free(scalar);
+        brv_program_free(other);
+    }
     return 0;
 }

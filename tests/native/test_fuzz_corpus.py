@@ -54,7 +54,7 @@ def round_trip(each: FuzzInput, program: native.Program) -> bytes | None:
 def test_an_input_is_refused_or_handled_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     each = FuzzInput.parse(path.read_bytes())
     results = []
-    for cpu in ("", "scalar"):
+    for cpu in ("", "avx2", "scalar"):
         monkeypatch.setenv("BREVISFS_CPU", cpu)
         try:
             program = native.Program(each.wire, each.shared, each.bits, each.count, each.block)
