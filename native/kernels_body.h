@@ -55,17 +55,17 @@ static inline low_parts low_parts_of(const uint8_t *in, size_t m, unsigned w)
 typedef uint64_t bytes32 __attribute__((vector_size(32), aligned(1), may_alias));
 
 /* 32 words of a group, a byte each: part c of 8 */
-static inline bytes32 low_bytes(const uint8_t *four, const uint8_t *two, const uint8_t *one, unsigned c)
+static inline void low_bytes(const uint8_t *four, const uint8_t *two, const uint8_t *one, unsigned c, uint8_t *restrict low)
 {
     bytes32 x = {0};
     if (four) x = *(const bytes32 *)(four + (c & 3) * 32) >> (c >> 2) * 4 & EVERY_BYTE(15);
     if (two) x = x << 2 | (*(const bytes32 *)(two + (c & 1) * 32) >> (c >> 1) * 2 & EVERY_BYTE(3));
     if (one) x = x << 1 | (*(const bytes32 *)one >> c & EVERY_BYTE(1));
-    return x;
+    *(bytes32 *)(low + 32 * c) = x;
 }
 
 #define LOW_BYTES(FOUR, TWO, ONE) \
-    _Pragma("GCC unroll 8") for (unsigned c = 0; c < 8; c++) *(bytes32 *)(low + 32 * c) = low_bytes(FOUR, TWO, ONE, c);
+    _Pragma("GCC unroll 8") for (unsigned c = 0; c < 8; c++) low_bytes(FOUR, TWO, ONE, c, low);
 
 /* The low w mod 8 bits of group g, one byte a word. */
 static inline void unpack_low(const low_parts *l, size_t g, uint8_t *restrict low)

@@ -65,4 +65,4 @@ def test_an_input_is_refused_or_handled_alike(path: Path, monkeypatch: pytest.Mo
             results.append(repr(decoded(each, program, each.rest)))
         else:
             results.append(repr(round_trip(each, program)))
-    assert results[0] == results[1]
+    assert len(set(results)) == 1
