@@ -1,0 +1,287 @@
+"""A change of the store that is cut off at any step is done or not done, here and in a copy of the store."""
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from brevisfs.archive import Reader
+from brevisfs.store import (
+    Changes,
+    Identity,
+    Kind,
+    NeedsRaw,
+    Private,
+    Store,
+    begin,
+    copy_metadata,
+    equal_losers,
+    links,
+    settle,
+    unpack_links,
+    walk,
+)
+from tests.faults.dying import steps_of
+from tests.stores import add_archive, noise, raw_archive
+
+A, B = noise(3000, 1), noise(2000, 2)
+
+
+class File(NamedTuple):
+    """What the mount shows of a file."""
+
+    content: bytes
+    mode: int
+    mtime: int
+    attributes: tuple[tuple[str, bytes], ...]
+
+
+State = dict[str, File]
+
+
+@contextmanager
+def changing(root: Path) -> Iterator[Changes]:
+    with Store(root) as store, Private(store.root) as private:
+        yield Changes(store, private)
+
+
+def shown(root: Path) -> State:
+    """All files that a mount of the store shows, by path."""
+    found: State = {}
+    with Store(root) as store:
+        for trail, entries in walk(store):
+            for entry, _ in entries:
+                if not stat.S_ISREG(entry.status.st_mode):
+                    continue
+                with store.folder(trail) as folder:
+                    file = store.open(folder, entry)
+                data = bytearray(entry.size)
+                if entry.kind is Kind.ARCHIVE:
+                    Reader(file).read_into(0, data)
+                else:
+                    data[:] = os.pread(file, entry.size, 0)
+                attributes = tuple((name, os.getxattr(file, name)) for name in sorted(os.listxattr(file)))
+                os.close(file)
+                path = os.fsdecode(b"/".join([*(step.name for step in trail), entry.name]))
+                mode = stat.S_IMODE(entry.status.st_mode)
+                found[path] = File(bytes(data), mode, entry.status.st_mtime_ns, attributes)
+    return found
+
+
+def recover(root: Path) -> None:
+    """What a mount does when it starts."""
+    with changing(root) as changes:
+        begin(changes)
+        for trail, found in walk(changes.store):
+            for winner, losers in found:
+                with changes.store.folder(trail) as folder:
+                    equal = equal_losers(changes.store, folder, winner, losers)
+                    settle(changes, folder, winner.name, equal)
+
+
+def lost(root: Path) -> list[bytes]:
+    """What files in lost+found hold."""
+    found = []
+    for path in (root / ".brevisfs/lost+found").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            with path.open("rb") as file:
+                if path.name.endswith((".brv", ".brv+")):
+                    reader = Reader(file.fileno())
+                    data = bytes(reader.size)
+                    out = bytearray(data)
+                    reader.read_into(0, out)
+                    data = bytes(out)
+            found.append(data)
+    return found
+
+
+def add(root: Path, path: str, kind: str, data: bytes) -> None:
+    """A file of the mount in one of the three states of a name."""
+    place = root / path
+    if kind == "raw":
+        place.write_bytes(data)
+    elif kind in ("archive", "pending"):
+        place = root / (path + {"archive": ".brv", "pending": ".brv+"}[kind])
+        add_archive(place, [data])
+    if kind != "none":
+        os.chmod(place, 0o640 if data == A else 0o604)
+        os.setxattr(place, "user.who", b"A" if data == A else b"B")
+        os.utime(place, ns=(1, 10**18 + len(data)))
+
+
+def cut_off_everywhere(tmp_path: Path, make: Callable[[Path], None], work: Callable[[Changes], None]) -> None:
+    """Does `work` on a store made by `make`, cut off at each of its steps, and looks at what is shown."""
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    make(whole)
+    old = shown(whole)
+
+    def run(root: Path) -> None:
+        with changing(root) as changes:
+            work(changes)
+
+    # Counting the steps is doing all of them.
+    count = steps_of(lambda: run(whole), -1)
+    assert count is not None
+    new = shown(whole)
+    assert not lost(whole)
+    recover(whole)
+    assert shown(whole) == new
+    assert sorted(os.listdir(whole / ".brevisfs")) == ["lost+found", "tmp"]
+    for step in range(count):
+        root = tmp_path / f"step{step}"
+        root.mkdir()
+        make(root)
+        assert steps_of(lambda root=root: run(root), step) is None  # type: ignore[misc]
+        copy = tmp_path / f"copy{step}"
+        subprocess.run(["cp", "-a", root, copy], check=True)
+        assert shown(root) in (old, new), f"cut off before step {step}"
+        for each in (root, copy):
+            recover(each)
+            after = shown(each)
+            assert after in (old, new), f"cut off before step {step}"
+            assert os.listdir(each / ".brevisfs/tmp") == []
+            assert "intent" not in os.listdir(each / ".brevisfs")
+            names = [path.name for path in each.rglob("*") if ".brevisfs" not in path.parts]
+            assert not any(name.endswith(".brv+") for name in names)
+            kept = [file.content for file in (*old.values(), *new.values())]
+            assert all(data in kept for data in lost(each))
+            shutil.rmtree(each)
+
+
+@pytest.mark.parametrize("folder", ["", "d/"])
+@pytest.mark.parametrize("target", ["none", "raw", "archive", "pending"])
+@pytest.mark.parametrize("source", ["raw", "archive", "pending"])
+def test_rename(tmp_path: Path, source: str, target: str, folder: str) -> None:
+    def make(root: Path) -> None:
+        (root / "d").mkdir()
+        add(root, "a", source, A)
+        add(root, f"{folder}b", target, B)
+
+    def work(changes: Changes) -> None:
+        with changes.store.folder([]) as here, changes.store.folder_at([b"d"] if folder else []) as there:
+            changes.rename(here, b"a", there, b"b", replace=True)
+
+    cut_off_everywhere(tmp_path, make, work)
+
+
+@pytest.mark.parametrize("kind", ["raw", "archive"])
+def test_exchange(tmp_path: Path, kind: str) -> None:
+    def make(root: Path) -> None:
+        add(root, "a", kind, A)
+        add(root, "b", kind, B)
+
+    def work(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            changes.exchange(here, b"a", here, b"b")
+
+    cut_off_everywhere(tmp_path, make, work)
+
+
+@pytest.mark.parametrize("kind", ["raw", "archive", "pending"])
+def test_unlink_and_link(tmp_path: Path, kind: str) -> None:
+    def make(root: Path) -> None:
+        add(root, "a", kind, A)
+
+    def unlink(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            changes.remove(here, b"a")
+
+    def link(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            changes.link(here, b"a", here, b"b")
+
+    for name, work in (("unlink", unlink), ("link", link)):
+        (tmp_path / name).mkdir()
+        cut_off_everywhere(tmp_path / name, make, work)
+
+
+def test_publish(tmp_path: Path) -> None:
+    def make(root: Path) -> None:
+        add(root, "a", "raw", A)
+
+    def work(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            entry = changes.store.find(here, b"a")
+            source = changes.store.open(here, entry)
+            archive = changes.private.temporary()
+            os.write(archive.file, raw_archive([A]))
+            copy_metadata(source, archive.file)
+            os.fsync(archive.file)
+            changes.publish(here, b"a", archive, Identity.of(os.fstat(source)))
+
+    cut_off_everywhere(tmp_path, make, work)
+
+
+@pytest.mark.parametrize("kind", ["archive", "pending"])
+def test_unpack(tmp_path: Path, kind: str) -> None:
+    def make(root: Path) -> None:
+        add(root, "a", kind, A)
+
+    def work(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            entry = changes.store.find(here, b"a")
+            source = changes.store.open(here, entry)
+            plain = changes.private.temporary()
+            os.write(plain.file, A)
+            copy_metadata(source, plain.file)
+            os.fsync(plain.file)
+            changes.unpack(here, entry, plain)
+
+    cut_off_everywhere(tmp_path, make, work)
+
+
+def test_unpack_of_an_archive_with_three_names(tmp_path: Path) -> None:
+    def make(root: Path) -> None:
+        (root / "d").mkdir()
+        add(root, "a", "archive", A)
+        os.link(root / "a.brv", root / "b.brv")
+        os.link(root / "a.brv", root / "d/c.brv+")
+
+    def work(changes: Changes) -> None:
+        with changes.store.folder([]) as here:
+            entry = changes.store.find(here, b"a")
+            source = changes.store.open(here, entry)
+            plain = changes.private.temporary()
+            os.write(plain.file, A)
+            copy_metadata(source, plain.file)
+            os.fsync(plain.file)
+            places = [
+                ([step.name for step in trail], name) for trail, name in links(changes.store, entry.status)
+            ]
+            assert len(places) == 3
+            unpack_links(changes, places, os.fstat(source), plain)
+
+    cut_off_everywhere(tmp_path, make, work)
+
+
+def test_what_an_archive_cannot_be_called(tmp_path: Path) -> None:
+    add(tmp_path, "a", "archive", A)
+    (tmp_path / "b.brv").write_text("a text")
+    (tmp_path / "c.brv+").write_text("a text")
+    with changing(tmp_path) as changes, changes.store.folder([]) as here:
+        for name in (b"x" * 251, b"b", b"c"):
+            with pytest.raises(NeedsRaw):
+                changes.rename(here, b"a", here, name, replace=True)
+            with pytest.raises(NeedsRaw):
+                changes.link(here, b"a", here, name)
+        changes.rename(here, b"a", here, b"x" * 250, replace=True)
+    assert shown(tmp_path)["x" * 250].content == A
+
+
+def test_losers_that_differ_are_kept(tmp_path: Path) -> None:
+    add(tmp_path, "a", "raw", A)
+    add(tmp_path, "a", "archive", B)
+    add(tmp_path, "b", "pending", A)
+    add(tmp_path, "b", "raw", A)
+    recover(tmp_path)
+    assert {name: file.content for name, file in shown(tmp_path).items()} == {"a": A, "b": A}
+    assert lost(tmp_path) == [B]
+    assert sorted(os.listdir(tmp_path)) == [".brevisfs", "a", "b.brv"]
