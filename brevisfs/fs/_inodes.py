@@ -37,8 +37,9 @@ class Inode:
     whatever else is about to change the content; `changes` counts those that ever were.
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
-    of a folder, while names in it are changed. `version` of a folder grows with every change of what
-    looking up a name in it finds.
+    of a folder, while names in it are changed; `is_changing` says that an exchange or a change of names is
+    under way, which nobody must see half done. `version` of a folder grows with every change of what looking
+    up a name in it finds.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Inode:
     changes: int = 0
     version: int = 0
     no_capability: bool = False
+    is_changing: bool = False
     _lock: trio.Lock | None = None
 
     @property
@@ -69,11 +71,6 @@ class Inode:
         if self._lock is None:
             self._lock = trio.Lock()
         return self._lock
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether somebody holds the lock."""
-        return self._lock is not None and self._lock.locked()
 
     def is_meant_by(self, entry: Entry) -> bool:
         """Whether `entry` is this very file still."""

@@ -107,11 +107,19 @@ class State(pyfuse3.Operations):
 
         Always takes the locks in the same order, so that no two can wait for each other.
         """
+        changed: list[Inode] = []
         async with AsyncExitStack() as held:
             for inodes in (files, folders):
                 for inode in sorted({inode for inode in inodes if inode}, key=lambda inode: inode.number):
                     await held.enter_async_context(inode.lock)
-            yield
+                    changed.append(inode)
+            try:
+                for inode in changed:
+                    inode.is_changing = True
+                yield
+            finally:
+                for inode in changed:
+                    inode.is_changing = False
 
     async def quiet(self, inode: Inode) -> None:
         """Waits until nobody is changing the inode: as a folder its names, as a file what it is."""
