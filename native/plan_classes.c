@@ -91,10 +91,13 @@ static void code_lengths(const double *count, unsigned width, coarse_row length)
 /* Counts and code lengths of each class. */
 static void gather(learner *l)
 {
-    memset(l->member, 0, sizeof l->member);
+    uint32_t sum[MOST_MEANS][COARSE] = {{0}};
     for (size_t s = 0; s < l->segments; s++)
-        for (unsigned b = 0; b < COARSE; b++) l->member[l->class[s]][b] += l->coarse[s][b];
-    for (unsigned c = 0; c < l->classes; c++) code_lengths(l->member[c], l->width, l->length[c]);
+        for (unsigned b = 0; b < COARSE; b++) sum[l->class[s]][b] += (uint32_t)l->coarse[s][b];
+    for (unsigned c = 0; c < l->classes; c++) {
+        for (unsigned b = 0; b < COARSE; b++) l->member[c][b] = sum[c][b];
+        code_lengths(l->member[c], l->width, l->length[c]);
+    }
 }
 
 /* Classes without numbers that none has. */
@@ -267,7 +270,7 @@ int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const br
 {
     if (coding->width < 1 || coding->width > BRV_SYMBOL_BITS || coding->most < 1 || coding->most > BRV_MOST_CLASSES ||
         !coding->segment || n % coding->segment || n == 0 || n / coding->segment > MOST_SEGMENTS ||
-        coding->segment > INT32_MAX || !coding->words || !coding->block ||
+        n > INT32_MAX || !coding->words || !coding->block ||
         (coding->way != BRV_HUFFMAN && coding->way != BRV_RANS))
         return BRV_ARGUMENT;
     const size_t segment = (size_t)coding->segment, segments = n / segment, symbols = (size_t)1 << coding->width;

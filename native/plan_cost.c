@@ -64,26 +64,56 @@ static uint64_t tree_bits(const uint64_t *count, size_t m, unsigned *longest)
     return total;
 }
 
+/* The bits of the best code whose codes have at most max_len bits, of m rising counts, 2 <= m <= 2^max_len: by
+ * package-merge, in which each symbol is taken once for every bit of its code. */
+static uint64_t limited_bits(const uint64_t *count, size_t m, unsigned max_len)
+{
+    uint64_t list[2][2 * MOST_SYMBOLS], total = 0;
+    uint64_t *cur = list[0], *next = list[1];
+    size_t n = m;
+    memcpy(cur, count, m * sizeof *cur);
+    for (unsigned level = 1; level < max_len; level++) {
+        const size_t packages = n / 2;
+        size_t a = 0, b = 0, made = 0;
+        while (a < m && b < packages) {
+            const uint64_t package = cur[2 * b] + cur[2 * b + 1];
+            const bool single = count[a] <= package;
+            next[made++] = single ? count[a] : package;
+            a += single;
+            b += !single;
+        }
+        while (a < m) next[made++] = count[a++];
+        for (; b < packages; b++) next[made++] = cur[2 * b] + cur[2 * b + 1];
+        uint64_t *t = cur;
+        cur = next;
+        next = t;
+        n = made;
+    }
+    for (size_t i = 0; i < 2 * m - 2; i++) total += cur[i];
+    return total;
+}
+
 /* One row; at most 2^max_len of its symbols occur. */
 static int row_bits(const uint64_t *hist, size_t n, unsigned max_len, double *bits)
 {
-    uint64_t count[MOST_SYMBOLS];
+    uint64_t count[MOST_SYMBOLS], total = 0;
     size_t m = 0;
-    unsigned longest = max_len + 1;
     if (n <= MOST_SYMBOLS) {
+        unsigned longest;
         for (size_t i = 0; i < n; i++)
             if (hist[i]) count[m++] = hist[i];
-        if (m <= 1) {
-            *bits = m ? (double)count[0] : 0.0;
-            return 0;
+        if (m > 1) {
+            sort_counts(count, m);
+            total = tree_bits(count, m, &longest);
+            if (longest > max_len) total = limited_bits(count, m, max_len);
+        } else if (m) {
+            total = count[0];
         }
-        sort_counts(count, m);
-        *bits = (double)tree_bits(count, m, &longest);
+        *bits = (double)total;
+        return 0;
     }
-    if (longest <= max_len) return 0;
     uint8_t *len = malloc(n);
     int rc = len ? brv_huffman_lengths(hist, n, max_len, len) : BRV_NO_MEMORY;
-    uint64_t total = 0;
     for (size_t i = 0; !rc && i < n; i++) total += hist[i] * len[i];
     *bits = (double)total;
     free(len);

@@ -7,6 +7,7 @@ from bisect import bisect
 import numpy as np
 from numpy.typing import NDArray
 
+from brevisfs._native import _plan
 from brevisfs.synth._sample import Sample, unscan
 
 ZERO_SHARES = (0.001, 0.01, 0.1, 0.5)
@@ -30,11 +31,4 @@ def context(kind: str, glance: Sample) -> str:
 
 def plane_bits(words: NDArray[np.unsignedinteger], bits: int) -> NDArray[np.float64]:
     """Entropy of each byte plane of the words, in bits a word, from the least significant plane up."""
-    size = words.dtype.itemsize
-    planes = -(-bits // 8)
-    values = words.view(np.uint8).reshape(-1, size)[:, :planes] + (np.arange(planes) << 8)
-    hists = np.bincount(values.reshape(-1), minlength=planes << 8).reshape(planes, 256)
-    counts = hists.astype(np.float64)
-    terms = (counts * np.log2(np.maximum(counts, 1.0))).sum(axis=1)
-    entropies: NDArray[np.float64] = np.log2(len(words)) - terms / len(words)
-    return entropies
+    return _plan.plane_bits(words, bits) / len(words)

@@ -24,7 +24,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def words(rng: np.random.Generator, bits: int, count: int) -> NDArray[Any]:
     """Words of one of several kinds: noise, bell curves, few values, bits that rarely vary, still runs."""
-    top = 2.0**bits - 1
+    top = np.nextafter(2.0**bits, 0)
     kind = rng.integers(5)
     if kind == 0:
         values = rng.uniform(0, top, count)
@@ -36,7 +36,7 @@ def words(rng: np.random.Generator, bits: int, count: int) -> NDArray[Any]:
         values = np.where(rng.random(count) < 0.03, rng.uniform(0, top, count), np.floor(top / 3))
     else:
         values = np.repeat(rng.uniform(0, top, count), rng.integers(1, 500))[:count]
-    whole = np.minimum(np.floor(values), top).astype(np.uint64) & np.uint64(2**bits - 1)
+    whole = np.floor(values).astype(np.uint64)
     return whole.astype(container(bits))
 
 
@@ -67,7 +67,7 @@ def test_costs_of_histograms(seed: int, bits: int, rows: int) -> None:
 @settings(max_examples=15, deadline=None)
 def test_tunstall_is_priced_as_by_sorting_all_strings(seed: int, bits: int) -> None:
     hist = counts(np.random.default_rng(seed), bits)[0]
-    assert _plan.tunstall_bits(hist, 12) == pytest.approx(pricing.tunstall_bits(hist, 12), rel=0.004)
+    assert _plan.tunstall_bits(hist, 12) == pytest.approx(pricing.tunstall_bits(hist, 12), rel=0.01)
 
 
 @given(SEEDS, st.integers(1, 8), st.integers(1, 1 << 20), PROFILES)
