@@ -1,4 +1,4 @@
-"""A process that is killed just before one of its system calls that change something."""
+"""Processes that are killed just before one of their system calls that change something."""
 
 import os
 import signal
@@ -15,25 +15,21 @@ _CHANGING = (
 )
 
 
-def die_before(number: int, calls: Callable[[int], None] = lambda _: None) -> None:
-    """Has this process killed before its change number `number`, counted from 0; `calls` is told of each."""
-    numbers = count()
+def watch_changes(before: Callable[[], None]) -> None:
+    """Calls `before` before every system call of this process that changes a filesystem."""
 
-    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
         def change(*arguments: Any, **keywords: Any) -> Any:
-            now = next(numbers)
-            calls(now)
-            if now == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+            before()
             return call(*arguments, **keywords)
 
         return change
 
     for name in _CHANGING:
-        setattr(os, name, dying(getattr(os, name)))
-    _syscalls._rename = dying(_syscalls._rename)
+        setattr(os, name, watched(getattr(os, name)))
+    _syscalls._rename = watched(_syscalls._rename)
     opened = os.open
-    creating = dying(opened)
+    creating = watched(opened)
 
     def open_or_create(path: Any, flags: int, *rest: Any, **keywords: Any) -> int:
         made: int = (creating if flags & os.O_CREAT else opened)(path, flags, *rest, **keywords)
@@ -47,18 +43,17 @@ def steps_of(work: Callable[[], None], number: int) -> int | None:
     ready, told = os.pipe()
     child = os.fork()
     if child == 0:
-        code = 1
+        code, numbers = 1, count()
+        write, finish = os.write, os._exit
+
+        def change() -> None:
+            if next(numbers) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
         try:
-            done = 0
-
-            def calls(now: int) -> None:
-                nonlocal done
-                done = now + 1
-
-            write, finish = os.write, os._exit
-            die_before(number, calls)
+            watch_changes(change)
             work()
-            write(told, b"%d" % done)
+            write(told, b"%d" % next(numbers))
             code = 0
         finally:
             finish(code)
