@@ -25,13 +25,16 @@ PRODUCTIONS = (
     "map add",
     "scan xor",
     "scan add",
-    "scan add, map zigzag",
+    "scan add zigzag",
     "concat",
     "repeat",
     "record",
     "transpose",
 )
-"""What may fill a hole; LITERAL ends it, all others leave further holes or none."""
+"""What may fill a hole."""
+
+LAST = (LITERAL, "transpose")
+"""Productions that leave no holes; all others leave at least one."""
 
 BETA = 0.5
 """What every production counts for beyond what was seen."""
@@ -60,15 +63,16 @@ class Prior:
     def least(self, context: str) -> float:
         """A cost that no completion of a hole goes below.
 
-        From a relaxed grammar: what comes after the first production is one literal, in whatever
-        context makes that cheapest.
+        From a relaxed grammar: what comes after a production that leaves holes is one that leaves none,
+        in whatever context makes that cheapest.
         """
-        further = min(self.cost(production, context) for production in PRODUCTIONS if production != LITERAL)
-        return min(self.cost(LITERAL, context), further + self._least_literal)
+        costs = {production: self.cost(production, context) for production in PRODUCTIONS}
+        further = min(cost for production, cost in costs.items() if production not in LAST)
+        return min(*(costs[production] for production in LAST), further + self._least_last)
 
     @cached_property
-    def _least_literal(self) -> float:
-        return min(self.cost(LITERAL, context) for context in ("", *self.counts))
+    def _least_last(self) -> float:
+        return min(self.cost(production, context) for context in ("", *self.counts) for production in LAST)
 
     def to_json(self) -> str:
         """The prior as a file has it, contexts and productions in alphabetical order."""

@@ -77,7 +77,7 @@ def _records(hole: Hole, part: Part) -> Iterator[Move]:
         # What it comes to is estimated; fitting finds the tables.
         estimate = min(bits, part.bits) * part.count / 8
         columns = Choice(Transpose(size, Lit(Huffman(1, CODE_BITS))), estimate)
-        yield Move("transpose", (columns,), _alone, nodes=1)
+        yield Move("transpose", (columns,), _alone, size=0.0)
 
 
 def _alone(below: Sequence[Choice]) -> Choice:

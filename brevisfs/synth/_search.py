@@ -201,8 +201,10 @@ class _Search:
         choice = state.rolled_out
         if _nodes(choice.node) <= MAX_NODES:
             self._told += 1
-            self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
-            if choice.rank < self._least.rank:
+            known = self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
+            if choice.rank < known[1].rank:
+                self._programs[state.part.bits, choice.node] = (state.part, choice)
+            if (choice.rank, state.name) < (self._least.rank, self._best.name):
                 self._least, self._best = choice, state
 
     def _key(self, state: State) -> Key:

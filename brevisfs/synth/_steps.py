@@ -79,7 +79,7 @@ def _candidates(glance: Sample) -> Iterator[tuple[str, tuple[Step, ...]]]:
     if min(len(piece) for piece in glance.pieces) >= 2:
         yield "scan xor", ("xor",)
         yield "scan add", ("add",)
-        yield "scan add, map zigzag", ("add", ZigZag())
+        yield "scan add zigzag", ("add", ZigZag())
 
 
 def _planes(glance: Sample, steps: tuple[Step, ...]) -> NDArray[np.float64]:

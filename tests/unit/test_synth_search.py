@@ -1,0 +1,290 @@
+"""The search finds what an exhaustive one finds, whatever the order, and spends no more than it may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from brevisfs._native import Analysis
+from brevisfs.dsl import Const, Lit, Node, Raw, check, children, to_text, to_wire, walk
+from brevisfs.synth import Prior, Strategy, _prior, _search
+from brevisfs.synth._hole import Hole, Move
+from brevisfs.synth._literal import Extent, raw
+from brevisfs.synth._prior import LITERAL, PRODUCTIONS
+from brevisfs.synth._profile import SETTINGS, Profile
+from brevisfs.synth._sample import to_flat
+from brevisfs.synth._search import State, applicable, search
+from brevisfs.synth._source import Memory, Part, block_words
+
+RNG = np.random.default_rng
+EXHAUSTIVE = Strategy(10_000, guided=False)
+
+
+def hole(words: np.ndarray, floating: bool = False, shape: tuple[int, ...] = (), block: int = 1024) -> Hole:
+    bits = 8 * words.itemsize
+    part = Part(Memory(words.tobytes()), bits, len(words), block_words(bits, len(words), block))
+    return Hole(part, 0, f"U{bits}", SETTINGS[Profile.BALANCED], floating=floating, shape=shape)
+
+
+def sticky(count: int = 6_000) -> np.ndarray:
+    """Noise but for the top bit, which changes seldom: only a Scan below a cut tells."""
+    top = np.cumsum(RNG(0).random(count) < 0.01) & 1
+    return (top << 15 | RNG(1).integers(0, 1 << 15, count)).astype("<u2")
+
+
+def curve(count: int = 2_000) -> np.ndarray:
+    """Changes that change slowly: a Scan of a Scan."""
+    return np.cumsum(np.cumsum(RNG(0).integers(-3, 4, count))).astype("<i4").view("<u4")
+
+
+def runs() -> np.ndarray:
+    """A constant run, a slope and noise."""
+    return np.concatenate(
+        (
+            np.full(3_000, 7),
+            np.cumsum(RNG(0).integers(0, 9, 5_000)),
+            RNG(1).integers(0, 1 << 31, 2_000) << 1 | 1,
+        )
+    ).astype("<u4")
+
+
+def flipped(count: int = 6_000) -> np.ndarray:
+    """Small numbers, half of them with all bits turned over."""
+    return (RNG(0).integers(0, 8, count) ^ np.where(RNG(1).random(count) < 0.5, 0xFFFF, 0)).astype("<u2")
+
+
+def records(size: int) -> np.ndarray:
+    made = RNG(0).integers(0, 256, (80_000 // size, size)).astype(np.uint8)
+    made[:, 1] = RNG(1).integers(40, 44, len(made))
+    return made.reshape(-1)
+
+
+def floats() -> np.ndarray:
+    return (RNG(0).normal(size=6_000) * 0.05).astype("<f4").view("<u4")
+
+
+STREAMS = {
+    "sticky": lambda: hole(sticky()),
+    "curve": lambda: hole(curve()),
+    "runs": lambda: hole(runs()),
+    "period": lambda: hole(np.tile(curve(500), 8)),
+    "short records": lambda: hole(records(5), shape=(40, 2_000)),
+    "long records": lambda: hole(records(20), shape=(40, 2_000)),
+    "floats": lambda: hole(floats(), floating=True),
+    "signed": lambda: hole(np.rint(RNG(0).normal(size=6_000) * 4).astype("<i8").view("<u8")),
+    "flipped": lambda: hole(flipped()),
+    "around a carry": lambda: hole((0x7F80 + RNG(0).binomial(256, 0.5, 6_000)).astype("<u2")),
+    "noise": lambda: hole(RNG(0).integers(0, 1 << 16, 6_000).astype("<u2")),
+}
+
+
+def states(root: Hole) -> Iterator[State]:
+    """Every state there is."""
+    assert root.part is not None
+    ahead = [State("root", root.part, (root,), lambda below: below[0])]
+    while ahead:
+        state = ahead.pop()
+        yield state
+        ahead += state.successors()
+
+
+@pytest.fixture(params=list(STREAMS))
+def stream(request: pytest.FixtureRequest) -> Hole:
+    return STREAMS[request.param]()
+
+
+def moves_below(root: Hole) -> Iterator[tuple[Hole, Move]]:
+    """Every production of every hole, each once."""
+    ahead, seen = [root], set()
+    while ahead:
+        at = ahead.pop()
+        if at not in seen:
+            seen.add(at)
+            for move in applicable(at):
+                yield at, move
+                ahead += [slot for slot in move.slots if isinstance(slot, Hole)]
+
+
+def test_what_a_production_leaves_is_what_the_operator_takes(stream: Hole) -> None:
+    """D here, on samples, and D of the native encoder give the same words, and the sizes are right."""
+    for at, move in moves_below(stream):
+        holes = [slot for slot in move.slots if isinstance(slot, Hole)]
+        if not holes or move.part is not None:
+            continue
+        if move.production == "repeat":
+            assert np.array_equal(np.resize(holes[0].sample.words, at.sample.count), at.sample.words)
+            continue
+        left = [raw(slot.bits, slot.extent) if isinstance(slot, Hole) else slot for slot in move.slots]
+        made = move.join(left)
+        # Sections are whole bytes; fewer words have the same children but for the last ones.
+        words = at.sample.words[: at.sample.count // 8 * 8]
+        analysis = Analysis(to_wire(made.node), at.bits, len(words), -(-len(words) // 64) * 64)
+        places = leaves(made.node, at.bits, len(words))
+        for slot, place in zip(move.slots, places, strict=True):
+            below = analysis.words(0, to_flat(words, at.bits), place)
+            if isinstance(slot, Hole):
+                assert below.tolist() == slot.sample.words[: len(below)].tolist(), move.production
+                assert len(slot.sample.words) - len(below) < 8
+            else:
+                assert isinstance(slot.node, Const)
+                assert set(below.tolist()) == {slot.node.word}
+        assert made.size == pytest.approx(move.size + sum(choice.size for choice in left))
+
+
+def leaves(node: Node, bits: int, count: int) -> list[int]:
+    """Prefix indexes of the nodes that have no children."""
+    return [
+        index for index, _, below, bits, count in walk(node, bits, count) if not children(below, bits, count)
+    ]
+
+
+def test_every_production_applies_to_some_stream() -> None:
+    met = {move.production for make in STREAMS.values() for _, move in moves_below(make())}
+    assert met == set(PRODUCTIONS) - {LITERAL}
+
+
+def exhaustive(root: Hole) -> list[tuple[State, list[State]]]:
+    """Every state, with those that come of it."""
+    everything = list(states(root))
+    return [
+        (state, [later for later in everything if later.name.startswith(f"{state.name}, ")])
+        for state in everything
+    ]
+
+
+def test_no_completion_is_below_its_states_floor(stream: Hole) -> None:
+    for state, later in exhaustive(stream):
+        for told in (state, *later):
+            assert state.floor <= told.rolled_out.rank + 1e-6, (state.name, told.name)
+
+
+def test_dropping_states_for_the_incumbent_loses_nothing(stream: Hole) -> None:
+    best = min(state.rolled_out.rank for state in states(stream))
+    for strategy in (EXHAUSTIVE, Strategy(10_000)):
+        found = search(stream, strategy, Prior)
+        assert found.programs[0][1].rank == min(best, raw(stream.bits, stream.extent).rank)
+    assert (
+        search(stream, Strategy(10_000), Prior).effort.expanded
+        <= search(stream, EXHAUSTIVE, Prior).effort.expanded
+    )
+
+
+def test_what_the_prior_adds_for_holes_is_never_too_much(stream: Hole) -> None:
+    found = search(stream, EXHAUSTIVE, Prior)
+    prior = _prior.counted([*found.used(), ("U16", "cut"), ("U32", LITERAL)] * 3)
+    cost, least = prior.cost, prior.least
+    for state, later in exhaustive(stream):
+        so_far = sum(cost(production, at.context) for at, production in state.trail)
+        floor = so_far + sum(least(at.context) for at in state.holes)
+        for told in later:
+            closed = [(at, LITERAL) for at in told.holes]
+            whole = sum(cost(production, at.context) for at, production in (*told.trail, *closed))
+            assert floor <= whole + 1e-9, (state.name, told.name)
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 5, 10_000])
+@pytest.mark.parametrize("name", list(STREAMS))
+def test_the_order_in_which_productions_are_listed_is_of_no_account(
+    name: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trace() -> tuple[list[str], list[str], str]:
+        names: list[str] = []
+        plain = State.successors
+
+        def successors(state: State) -> Iterator[State]:
+            names.append(state.name)
+            return plain(state)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(State, "successors", successors)
+            found = search(STREAMS[name](), Strategy(budget), Prior)
+        return names, [to_text(choice.node) for _, choice in found.programs], found.best.name
+
+    forwards = trace()
+    listed = _search.moves
+    monkeypatch.setattr(_search, "moves", lambda at: reversed(list(listed(at))))
+    assert trace() == forwards
+
+
+def test_states_as_good_as_each_other_go_by_name() -> None:
+    # Of a plane of single bits, xor and difference are the same.
+    stream = hole(sticky())
+    assert {"scan add", "scan xor"} <= {move.production for _, move in moves_below(stream)}
+    found = search(stream, EXHAUSTIVE, Prior)
+    assert found.best.name == "root, 0 cut, 0 scan add"
+    assert "Scan(add" in to_text(found.programs[0][1].node)
+
+
+def test_a_larger_budget_finds_no_worse(stream: Hole) -> None:
+    ranks = []
+    for budget in (1, 2, 4, 8, 64):
+        found = search(stream, Strategy(budget), Prior)
+        assert found.effort.expanded <= budget
+        ranks.append(found.programs[0][1].rank)
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_what_takes_several_productions_is_found() -> None:
+    def best(root: Hole, budget: int) -> str:
+        return to_text(search(root, Strategy(budget), Prior).programs[0][1].node)
+
+    assert "1: Scan" not in best(hole(sticky()), 1)
+    assert "1: Scan" in best(hole(sticky()), 8)
+    assert best(hole(curve(6_000)), 8).startswith("Scan(add, Scan(add")
+
+
+def test_the_words_as_they_are_are_a_program_and_the_best_one_of_noise() -> None:
+    found = search(STREAMS["noise"](), Strategy(), Prior)
+    assert found.programs[0][1].node == Lit(Raw())
+    assert found.effort.expanded <= 1
+
+
+def test_every_program_keeps_the_limits_of_the_format(stream: Hole) -> None:
+    for part, choice in search(stream, EXHAUSTIVE, Prior).programs:
+        check(choice.node, part.bits, part.count)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = []
+    held = _search._held
+    monkeypatch.setattr(_search, "_held", lambda frontier: most.append(held(frontier)) or most[-1])
+    plenty = search(hole(curve()), Strategy(64), Prior)
+    assert max(most) > 50_000
+    monkeypatch.setattr(_search, "OPEN_BYTES", 0)
+    little = search(hole(curve()), Strategy(64), Prior)
+    assert little.effort.expanded < plenty.effort.expanded
+    assert little.programs[0][1].rank < raw(32, Extent(2_000, 1024)).rank
+
+
+def test_a_prior_moves_what_is_found_first_and_not_what_is_found(stream: Hole) -> None:
+    best = search(stream, Strategy(10_000), Prior).programs[0][1]
+    odd = _prior.counted(
+        (at.context, production) for at, _ in moves_below(stream) for production in PRODUCTIONS[6:]
+    )
+    assert search(stream, Strategy(10_000), lambda: odd).programs[0][1].rank == best.rank
+
+
+def test_a_prior_leads_to_the_program_it_has_seen() -> None:
+    known = search(hole(curve(6_000)), Strategy(16), Prior)
+    seen = _prior.counted(known.used() * 50)
+    assert len(known.best.trail) > 1
+    least = known.programs[0][1].rank
+    needed = [
+        next(budget for budget in range(1, 17) if _rank(budget, prior) == least) for prior in (Prior(), seen)
+    ]
+    assert needed[1] == len(known.best.trail)
+    assert needed[0] > needed[1]
+
+
+def _rank(budget: int, prior: Prior) -> float:
+    return search(hole(curve(6_000)), Strategy(budget), lambda: prior).programs[0][1].rank
+
+
+def test_a_prior_is_only_asked_where_there_is_a_choice() -> None:
+    def refuse() -> Prior:
+        raise AssertionError("nothing to choose")
+
+    assert search(hole(curve()), Strategy(1), refuse).effort.expanded == 1
+    assert search(STREAMS["noise"](), Strategy(), refuse).effort.expanded <= 1
