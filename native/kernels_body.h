@@ -143,6 +143,13 @@ PLAIN_SPREAD(w32)
 #endif
 PLAIN_SPREAD(w64)
 
+enum { NO_PLACE = 0xffff };
+typedef struct {
+    uint16_t slot[2 * MAX_PALETTE]; /* at least half of them free, so that searches end */
+    size_t mask;
+    unsigned shift;
+} places_hash;
+
 #define W w8
 #include "kernels_tmpl.h"
 #undef W
@@ -250,7 +257,14 @@ static size_t look_up_16(void *out, unsigned c, const uint8_t *places, const voi
     static bool find_places_##W##_##P(P *restrict places, const W *restrict a, const W *restrict table,       \
                                       size_t size, size_t m)                                                  \
     {                                                                                                         \
-        for (size_t i = 0; i < m; i += 64) {                                                                  \
+        places_hash hash;                                                                                     \
+        if (size > 16) hash_places_##W(&hash, table, size);                                                   \
+        for (size_t i = 0; size > 16 && i < m; i++) {                                                         \
+            const uint16_t place = *slot_of_##W(&hash, a[i], table);                                          \
+            if (place == NO_PLACE) return false;                                                              \
+            places[i] = (P)place;                                                                             \
+        }                                                                                                     \
+        for (size_t i = 0; size <= 16 && i < m; i += 64) {                                                    \
             const size_t n = m - i < 64 ? m - i : 64;                                                         \
             uint16_t found[64];                                                                               \
             W last[64];                                                                                       \

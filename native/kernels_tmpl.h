@@ -199,25 +199,36 @@ static size_t CAT(gather)(const W *restrict a, uint64_t v, uint8_t *restrict mas
     return n;
 }
 
-/* The places of 64 words in a table: of the last of its words that is not above each. Small tables are compared with
- * all through, in others 64 searches go on side by side. */
+/* The places of 64 words in a small table: of the last of its words that is not above each. */
 static bool CAT(find_64)(const W *restrict a, const W *restrict table, size_t size, uint16_t *restrict places)
 {
-    W at[64] = {0};
-    if (size <= 16)
-        for (size_t k = 1; k < size; k++) {
-            const W c = table[k];
-            for (unsigned j = 0; j < 64; j++) at[j] = (W)(at[j] + (a[j] >= c));
-        }
-    else
-        for (size_t n = size; n > 1; n -= n / 2)
-            for (unsigned j = 0; j < 64; j++) at[j] = (W)(at[j] + (n / 2 & -(size_t)(table[at[j] + n / 2] <= a[j])));
-    W other = 0;
+    W at[64] = {0}, other = 0;
+    for (size_t k = 1; k < size; k++) {
+        const W c = table[k];
+        for (unsigned j = 0; j < 64; j++) at[j] = (W)(at[j] + (a[j] >= c));
+    }
     for (unsigned j = 0; j < 64; j++) {
         other |= table[at[j]] ^ a[j];
         places[j] = (uint16_t)at[j];
     }
     return other == 0;
+}
+
+/* The slot of a hash table of places that w has, or that is free for it. */
+static inline uint16_t *CAT(slot_of)(places_hash *h, W w, const W *table)
+{
+    size_t at = (size_t)((uint64_t)w * 0x9e3779b97f4a7c15u >> h->shift);
+    while (h->slot[at] != NO_PLACE && table[h->slot[at]] != w) at = (at + 1) & h->mask;
+    return &h->slot[at];
+}
+
+static void CAT(hash_places)(places_hash *h, const W *table, size_t size)
+{
+    const unsigned bits = bits_for(size) + 1;
+    h->mask = ((size_t)1 << bits) - 1;
+    h->shift = 64 - bits;
+    memset(h->slot, 0xff, sizeof *h->slot << bits);
+    for (size_t i = 0; i < size; i++) *CAT(slot_of)(h, table[i], table) = (uint16_t)i;
 }
 
 /* In tiles of 16 x 16, so that the lines read and written stay in L1. */
