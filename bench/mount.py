@@ -101,9 +101,7 @@ def main() -> int:
             held.enter_context(tempfile.TemporaryDirectory(prefix="brevisfs-bench-"))
         )
         systems = held.enter_context(prepared(work, arguments))
-        chosen = {
-            name: load for name, load in loads.everything().items() if arguments.only in (None, name)
-        }
+        chosen = {name: load for name, load in loads.everything().items() if arguments.only in (None, name)}
         if arguments.throttle:
             for limit in arguments.throttle:
                 held.enter_context(throttled(work, limit, [s.daemon for s in systems if s.daemon]))
@@ -287,9 +285,9 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
         ):
             lines = 0
             for state in ("first", "again"):
-                for name, folder in ((PEER, passed), ("brevisfs", mounted)):
+                for name, top in ((PEER, passed), ("brevisfs", mounted)):
                     started = time.perf_counter()
-                    count = loads.listed(folder)
+                    count = loads.listed(top)
                     times.setdefault((name, state), []).append(time.perf_counter() - started)
                     if lines not in (0, count):
                         raise RuntimeError(f"{name} lists {count} lines, {lines} were listed before")
@@ -344,7 +342,7 @@ class _Stream:
 
 def _page_times(system: System, count: int, ended: Callable[[], bool]) -> float:
     """The 99th percentile of reads of one page past the kernel's cache, in seconds."""
-    times = []
+    times: list[float] = []
     descriptor = os.open(system.folder / "shard0", os.O_RDONLY)
     try:
         while len(times) < count and not ended():

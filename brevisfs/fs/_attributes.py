@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from collections.abc import Sequence
 
 from pyfuse3 import EntryAttributes, RequestContext, StatvfsData
@@ -48,9 +49,15 @@ class Attributes(State):
 
     def found(self, folder: Inode, entry: Entry) -> EntryAttributes:
         """The answer to a request that has found or made a name: the kernel counts one look-up more."""
-        inode = self.inodes.assign(folder, entry)
+        inode = self.assign(folder, entry)
         inode.lookups += 1
         return self.attributes(inode, entry.status, entry.size)
+
+    def assign(self, folder: Inode, entry: Entry) -> Inode:
+        """The inode of what was just found in a folder; the caller counts the look-up or forgets it again."""
+        inode = self.inodes.assign(folder, entry)
+        inode.bare_until = time.monotonic() + _SECONDS if entry.bare else 0.0
+        return inode
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.inodes.forget(inode_list)

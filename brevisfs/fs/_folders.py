@@ -50,7 +50,7 @@ class Folders(Attributes):
         for place, entry in enumerate(await self._current(listing, done), done + len(dots) + 1):
             if entry is None:
                 continue
-            inode = self.inodes.assign(folder, entry)
+            inode = self.assign(folder, entry)
             # What is open may have been written to since it was looked at.
             answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
             if not pyfuse3.readdir_reply(token, entry.name, answer, place):

@@ -33,7 +33,8 @@ class Inode:
     `places` are the names that were found for it, as (folder, name), the last one last; none once it is
     unlinked. `lookups` is the kernel's count, `pins` how often the daemon itself needs it. `open` has the
     backing of every open handle, the last opened last; `opened` is the state of the backing file whose
-    pages the kernel may have, None before the first open. `writers` are the handles that could write, and
+    pages the kernel may have, None before the first open. It is known to have no extended attributes until
+    `bare_until`, on the clock of `time.monotonic`. `writers` are the handles that could write, and
     whatever else is about to change the content; `changes` counts those that ever were.
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
@@ -55,6 +56,7 @@ class Inode:
     changes: int = 0
     version: int = 0
     no_capability: bool = False
+    bare_until: float = 0.0
     is_changing: bool = False
     _lock: trio.Lock | None = None
 

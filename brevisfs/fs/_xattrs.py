@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TypeVar
@@ -34,6 +35,8 @@ class Xattrs(Writing):
         if name == _CAPABILITY and file.open:
             return self._capability(file)
         if not name.startswith(PREFIX):
+            if time.monotonic() < file.bare_until:
+                raise FUSEError(pyfuse3.ENOATTR)
             return await self._on_backing(file, lambda path: os.getxattr(path, name))
         asked = name.removeprefix(PREFIX)
         value = self._about_mount(asked) if file is self.inodes.root else await self._about_file(file, asked)
@@ -42,7 +45,10 @@ class Xattrs(Writing):
         return value
 
     async def listxattr(self, inode: int, ctx: RequestContext | None = None) -> Sequence[bytes]:
-        names = await self._on_backing(self.inodes[inode], os.listxattr)
+        file = self.inodes[inode]
+        if time.monotonic() < file.bare_until:
+            return []
+        names = await self._on_backing(file, os.listxattr)
         hidden = (PREFIX,) if ctx is None or ctx.uid == 0 else (PREFIX, _PRIVILEGED)
         return [name for name in map(os.fsencode, names) if not name.startswith(hidden)]
 
@@ -72,6 +78,7 @@ class Xattrs(Writing):
             raise FUSEError(errno.EPERM)
         file.no_capability = False
         await self.change_metadata(file, change)
+        file.bare_until = 0.0
 
     async def change_metadata(self, file: Inode, change: Callable[[str], None]) -> None:
         """Makes a change of metadata on a path that leads to the backing file."""

@@ -60,7 +60,8 @@ class Step(NamedTuple):
 class Entry:
     """What a folder of the mount has under one name.
 
-    `file` is the name in the store, `size` the length of the plain file, `status` that of the backing file.
+    `file` is the name in the store, `size` the length of the plain file, `status` that of the backing file,
+    which is `bare` if it is known to have no extended attributes.
     """
 
     name: bytes
@@ -68,6 +69,7 @@ class Entry:
     kind: Kind
     size: int
     status: os.stat_result
+    bare: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -139,7 +141,7 @@ class Store:
                     continue
                 length = self._original_length(folder, file, status)
                 if shown_as(file, length is not None) == name:
-                    return _entry(name, file, length, status)
+                    return _entry(name, file, length, status, _is_bare(folder, file, status))
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def entries(self, folder: int) -> list[Entry]:
@@ -158,7 +160,8 @@ class Store:
             status = self._status(folder, file)
             if status is not None:
                 length = self._original_length(folder, file, status)
-                seen[file] = _entry(shown_as(file, length is not None), file, length, status)
+                name, bare = shown_as(file, length is not None), _is_bare(folder, file, status)
+                seen[file] = _entry(name, file, length, status, bare)
         shown = ranked((file, entry.kind is Kind.ARCHIVE) for file, entry in seen.items())
         return [
             (seen[winner], [seen[loser] for loser in losers])
@@ -213,38 +216,47 @@ class Store:
         """
         if not (is_reserved(file) and stat.S_ISREG(status.st_mode)):
             return None
+        known = self._heads.known(Identity.of(status))
+        if known is not None:
+            return known.length
         try:
             descriptor = os.open(file, _FILE, dir_fd=folder)
         except OSError:
             return None
         try:
-            return self._heads.original_length(descriptor)
+            head = _Head(_read_length(descriptor))
+            self._heads.learn(Identity.of(os.fstat(descriptor)), head)
+            return head.length
         except OSError:
             return None
         finally:
             os.close(descriptor)
 
 
+class _Head(NamedTuple):
+    """The original's length, 0 if neither head nor tail tells it, None if the file is no archive."""
+
+    length: int | None
+
+
 class _Heads:
-    """The original lengths of archives seen before, so that a listing reads each head once."""
+    """The heads of files seen before, so that none is opened again while it has not changed."""
 
     def __init__(self) -> None:
-        self._lengths: OrderedDict[Identity, int | None] = OrderedDict()
+        self._known: OrderedDict[Identity, _Head] = OrderedDict()
         self._lock = threading.Lock()
 
-    def original_length(self, file: int) -> int | None:
-        """The length, 0 if neither head nor tail tells it, None if `file` is no archive."""
-        identity = Identity.of(os.fstat(file))
+    def known(self, identity: Identity) -> _Head | None:
         with self._lock:
-            if identity in self._lengths:
-                self._lengths.move_to_end(identity)
-                return self._lengths[identity]
-        length = _read_length(file)
+            if identity in self._known:
+                self._known.move_to_end(identity)
+            return self._known.get(identity)
+
+    def learn(self, identity: Identity, head: _Head) -> None:
         with self._lock:
-            self._lengths[identity] = length
-            if len(self._lengths) > _HEADS_KEPT:
-                self._lengths.popitem(last=False)
-        return length
+            self._known[identity] = head
+            if len(self._known) > _HEADS_KEPT:
+                self._known.popitem(last=False)
 
 
 def _read_length(file: int) -> int | None:
@@ -256,7 +268,16 @@ def _read_length(file: int) -> int | None:
         return 0
 
 
-def _entry(name: bytes, file: bytes, length: int | None, status: os.stat_result) -> Entry:
+def _is_bare(folder: int, file: bytes, status: os.stat_result) -> bool:
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    try:
+        return not os.listxattr(b"/proc/self/fd/%d/%s" % (folder, file), follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _entry(name: bytes, file: bytes, length: int | None, status: os.stat_result, bare: bool) -> Entry:
     if length is None:
-        return Entry(name, file, Kind.RAW, status.st_size, status)
-    return Entry(name, file, Kind.ARCHIVE, length, status)
+        return Entry(name, file, Kind.RAW, status.st_size, status, bare)
+    return Entry(name, file, Kind.ARCHIVE, length, status, bare)

@@ -13,7 +13,8 @@ import trio
 import trio.testing
 from pyfuse3 import FUSEError
 
-from brevisfs.archive import BlockDamaged, Kind as SectionKind, Section
+from brevisfs.archive import BlockDamaged, Section
+from brevisfs.archive import Kind as SectionKind
 from brevisfs.fs._backing import Backing, Backings
 from brevisfs.fs._cache import GRAIN, SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._readahead import REQUEST, WINDOW

@@ -1,0 +1,91 @@
+"""Listings and what programs ask about each file of one are answered from memory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+from pyfuse3 import FUSEError
+
+from brevisfs.archive import Reader
+from brevisfs.fs._backing import Backings
+from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._operations import Operations
+from brevisfs.store import Store
+from tests.stores import add_archive, noise
+
+
+@contextmanager
+def operations(root: Path) -> Iterator[Operations]:
+    with Store(root) as store:
+        backings = Backings(Reader)
+        cache = ExtentCache(SMALLEST_BUDGET, 1, backings)
+        try:
+            yield Operations(store, backings, cache)
+        finally:
+            cache.close()
+
+
+def test_an_archive_is_opened_once_and_never_again_while_it_is_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {b"%d" % number: number * 100 + 1 for number in range(20)}
+    for name, size in sizes.items():
+        add_archive(tmp_path / f"{os.fsdecode(name)}.brv", [noise(size)])
+    opened: list[bytes] = []
+    real = os.open
+
+    def open_and_note(path: Any, *arguments: Any, **keywords: Any) -> int:
+        if isinstance(path, bytes) and path.endswith(b".brv"):
+            opened.append(path)
+        return real(path, *arguments, **keywords)
+
+    monkeypatch.setattr(os, "open", open_and_note)
+    with Store(tmp_path) as store:
+        for count in (20, 0, 0):
+            assert {entry.name: entry.size for entry in store.entries(store.root)} == sizes
+            assert len(opened) == count
+            opened.clear()
+        assert store.find(store.root, b"7").size == sizes[b"7"]
+        assert not opened
+        os.utime(tmp_path / "3.brv", ns=(0, 0))
+        store.entries(store.root)
+        assert opened == [b"3.brv"]
+
+
+def test_files_without_attributes_are_not_asked_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_archive(tmp_path / "plain.brv", [noise(100)])
+    add_archive(tmp_path / "tagged.brv", [noise(100)])
+    os.setxattr(tmp_path / "tagged.brv", "user.tag", b"yes")
+    asked: list[bytes] = []
+    real = os.getxattr
+
+    def get_and_note(path: Any, name: Any, **keywords: Any) -> bytes:
+        asked.append(name)
+        return real(path, name, **keywords)
+
+    monkeypatch.setattr(os, "getxattr", get_and_note)
+
+    async def attribute(served: Operations, name: bytes) -> bytes | int:
+        found = await served.lookup(pyfuse3.ROOT_INODE, name)
+        try:
+            return await served.getxattr(found.st_ino, b"user.tag")
+        except FUSEError as error:
+            return int(error.errno)
+
+    async def test() -> None:
+        with operations(tmp_path) as served:
+            assert await attribute(served, b"plain") == pyfuse3.ENOATTR
+            assert not asked
+            assert await attribute(served, b"tagged") == b"yes"
+            assert asked == [b"user.tag"]
+            os.setxattr(tmp_path / "plain.brv", "user.tag", b"now")
+            assert await attribute(served, b"plain") == b"now"
+
+    trio.run(test)
