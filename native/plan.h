@@ -84,7 +84,7 @@ int brv_complete(const uint64_t *hist, unsigned width, uint64_t count, uint64_t 
  * histograms if segments of `segment` words each have one of them. */
 int brv_coded(int way, const uint64_t *hists, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
               uint64_t block, const brv_tolls *tolls, brv_choice *out);
-/* A rank (bytes) that no completion goes below, unless raw or packed. */
+/* A rank (bytes) that no completion goes below. */
 int brv_floor(const uint64_t *hist, unsigned width, uint64_t count, uint64_t block, const brv_tolls *tolls,
               double *rank);
 

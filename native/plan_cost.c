@@ -9,7 +9,6 @@ enum {
     SETTLING = 16,           /* rounds after which a Markov chain's state stays as it is */
     MOST_SYMBOLS = 256,
 };
-#define TUNSTALL_LOSS 1.02   /* codewords take this much more than the entropy, or more */
 
 double brv_entropy_bits(const uint64_t *hists, size_t rows, size_t n)
 {
@@ -319,11 +318,13 @@ static double lookup_ns(const brv_tolls *t, double entropy)
 /* Of a word of which `share` are listed: most of it goes to finding their places. */
 static double sparse_ns(const brv_tolls *t, double share) { return t->sparse + t->listed * share; }
 
-/* A rank that Tunstall codewords do not go below. */
+/* A rank that Tunstall codewords do not go below. By how much they exceed the entropy at least was seen of thousands
+ * of histograms. */
 static double tunstall_floor(const brv_tolls *t, double entropy, uint64_t count)
 {
     if (count < STREAMED_WORDS) return INFINITY;
-    const double bits = fmax(TUNSTALL_LOSS * entropy, (double)BRV_TUNSTALL_BITS / TUNSTALL_WORDS);
+    const double excess = 1.02 + 0.014 * fmax(0, 3.2 - entropy);
+    const double bits = fmax(excess * entropy, (double)BRV_TUNSTALL_BITS / TUNSTALL_WORDS);
     return (double)count / 8 * bits * (1 + t->toll * t->tunstall / BRV_TUNSTALL_BITS);
 }
 
@@ -448,13 +449,18 @@ double floor_of(const uint64_t *hist, unsigned width, uint64_t count, uint64_t b
 {
     const size_t n = (size_t)1 << width;
     uint64_t total = 0, most = 0;
-    size_t nibbles = 0;
+    size_t nibbles = 0, low = n, high = 0;
     double terms = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t c = hist[i];
         /* A nibble a symbol, and two a run of absent ones. */
-        if (c) nibbles++;
-        else if (i == 0 || hist[i - 1]) nibbles += 2;
+        if (c) {
+            nibbles++;
+            if (low == n) low = i;
+            high = i;
+        } else if (i == 0 || hist[i - 1]) {
+            nibbles += 2;
+        }
         total += c;
         if (c > most) most = c;
         if (c > 1) terms += n_log2(c);
@@ -464,7 +470,8 @@ double floor_of(const uint64_t *hist, unsigned width, uint64_t count, uint64_t b
     const double lit = (double)count * (entropy + t->toll * ns) / 8 + (double)nibbles / 2 + CODED_BYTES;
     const double list = (double)count * (others * (1 + (width > 1 ? width / 8.0 : 0)) + t->toll * sparse_ns(t, others) / 8)
                         + 2 * (double)blocks_of(count, block);
-    return BRV_NODE_BYTES + fmin(fmin(lit, list), tunstall_floor(t, entropy, count));
+    const double packed = (double)count * bits_for(high - low + 1) / 8;
+    return BRV_NODE_BYTES + fmin(fmin(packed, fmin(lit, list)), tunstall_floor(t, entropy, count));
 }
 
 /* ---- for Python ---------------------------------------------------------------------------- */

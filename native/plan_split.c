@@ -9,7 +9,7 @@ enum {
     MOST_BITS = 64,
     JOINT_BITS = 16,        /* of a histogram from which those of narrow fields are folded */
     FEW_WORDS = 1 << 13,    /* up to so many it is quicker to count every field */
-    MOST_CHUNKS = 1 << 12,
+    MOST_CHUNKS = 1 << 10,
     MOST_TOP = 3,           /* bits above the 8-bit symbol in words that one pass decodes */
     ZSTD_BLOCK_BYTES = 24,  /* what a zstd frame costs whatever it holds */
     SLOT = 2 << BRV_SYMBOL_BITS, /* of the histograms of the fields that begin at one bit */

@@ -39,8 +39,7 @@ LEAST_WEIGHT = 1e-12
 SETTLING = 16
 CODED_BYTES = 3
 STREAMED_WORDS = 16384
-TUNSTALL_LOSS = 1.02
-MOST_CHUNKS = 1 << 12
+MOST_CHUNKS = 1 << 10
 ZSTD_BLOCK_BYTES = 24
 ROUNDS = 4
 
@@ -184,7 +183,7 @@ def pack(bits: int, low: int, high: int, extent: Extent) -> Choice:
 
 
 def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
-    """A rank that no completion of the words counted goes below, unless raw or packed."""
+    """A rank that no completion of the words counted goes below."""
     entropy = entropy_bits(hist) / int(hist.sum())
     absent = _absent_runs(hist[None])
     tables = (np.count_nonzero(hist) + 2 * len(absent)) / 2
@@ -193,7 +192,9 @@ def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
     others = 1 - int(hist.max()) / int(hist.sum())
     listed = extent.count * others * (1 + (np.log2(len(hist)) / 8 if len(hist) > 2 else 0))
     listed += 2 * extent.blocks + settings.toll * extent.count * _sparse_ns(others) / 8
-    return NODE_BYTES + min(coded, listed, _tunstall_floor(entropy, extent, settings))
+    symbols = np.flatnonzero(hist)
+    packed = extent.count * int(symbols[-1] - symbols[0]).bit_length() / 8
+    return NODE_BYTES + min(packed, coded, listed, _tunstall_floor(entropy, extent, settings))
 
 
 def _lookup_ns(entropy: float) -> float:
@@ -201,7 +202,8 @@ def _lookup_ns(entropy: float) -> float:
 
 
 def _tunstall_floor(entropy: float, extent: Extent, settings: Settings) -> float:
-    bits = max(TUNSTALL_LOSS * entropy, TUNSTALL_BITS / TUNSTALL_WORDS)
+    excess = 1.02 + 0.014 * max(0.0, 3.2 - entropy)
+    bits = max(excess * entropy, TUNSTALL_BITS / TUNSTALL_WORDS)
     each = extent.count / 8 if extent.count >= STREAMED_WORDS else inf
     return each * bits * (1 + settings.toll * _times.TUNSTALL / TUNSTALL_BITS)
 

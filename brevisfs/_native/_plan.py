@@ -225,7 +225,7 @@ def coded(
 
 
 def floor(hist: npt.NDArray[Any], width: int, count: int, block: int, tolls: Tolls) -> float:
-    """A rank that no completion goes below, unless raw or packed."""
+    """A rank that no completion goes below."""
     rank = ffi.new("double *")
     view = ffi.from_buffer("uint64_t[]", _counts(hist))
     _done(lib.brv_floor(view, width, count, block, tolls, rank))
