@@ -41,11 +41,19 @@ class Field:
         return ((1 << self.width) - 1) << self.low
 
 
+Parts = list[tuple[Field, Choice]]
+"""Completed fields that make up a word, from the most significant one down."""
+
+
+def cut(sample: Sample, settings: Settings) -> Parts:
+    """The best literals or Consts that the sample's stream can be cut into."""
+    done = _plan.split(sample.words, sample.bits, sample.count, sample.block, _literal.tolls(settings))
+    return [(Field(each.low, each.width), _literal.choice(each)) for each in done]
+
+
 def split(sample: Sample, settings: Settings) -> Choice:
     """The best literal, Const or Merge of such for the sample's stream."""
-    done = _plan.split(sample.words, sample.bits, sample.count, sample.block, _literal.tolls(settings))
-    parts = [(Field(each.low, each.width), _literal.choice(each)) for each in done]
-    return merged(parts, Extent(sample.count, sample.block), settings)
+    return merged(cut(sample, settings), Extent(sample.count, sample.block), settings)
 
 
 def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
@@ -66,8 +74,8 @@ def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
     )
 
 
-def merged(parts: list[tuple[Field, Choice]], extent: Extent, settings: Settings) -> Choice:
-    """The Merge of fields given from the most significant one down, or the only field itself."""
+def merged(parts: Parts, extent: Extent, settings: Settings) -> Choice:
+    """The Merge of fields, or the only field itself."""
     if len(parts) == 1:
         return parts[0][1]
     node = Merge(tuple(field.width for field, _ in parts), tuple(choice.node for _, choice in parts))

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from brevisfs.dsl import Lit, Map, Node, RotR, Scan, Zstd
+from brevisfs.dsl import Map, RotR, Scan
 from brevisfs.dsl._check import MAX_DEPTH
 from brevisfs.synth import _features, _fields, _literal, _steps, _structure, _zstd
+from brevisfs.synth._fields import Field, Parts
 from brevisfs.synth._literal import NODE_BYTES, SYMBOL_BITS, Choice, Extent
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample
@@ -49,7 +50,7 @@ class Hole:
     """A stream below `depth` operators; `part` has all of its words where they lie in the source.
 
     `kind` names the words to the prior. Of `floating` words the sign is best moved below the mantissa.
-    `shape` is that of a tensor, or (). `field` is set for a field of the best cut: what the cut made of it.
+    `shape` is that of a tensor, or (). Of a field of the best cut, the `literal` is known.
     If `fixed`, the block size was asked for; if `greedy`, literals may stand behind a Map or Scan. `moves`
     are the productions that apply, once the search has asked.
     """
@@ -65,16 +66,17 @@ class Hole:
         shape: tuple[int, ...] = (),
         fixed: bool = False,
         greedy: bool = False,
-        field: Node | None = None,
+        literal: Choice | None = None,
         recurring: bool | None = None,
     ) -> None:
         self.part = words if isinstance(words, Part) else None
         self._words = words
         self.depth, self.kind, self.settings = depth, kind, settings
         self.floating, self.shape, self.fixed = floating, shape, fixed
-        self.greedy, self.field = greedy, field
+        self.greedy, self._given, self._literal = greedy, literal is not None, literal
         self._recurring = recurring
         self._below: dict[tuple[Step, ...], Hole] = {}
+        self._tried = False
         self.moves: list[Move] | None = None
 
     @cached_property
@@ -159,12 +161,17 @@ class Hole:
         anchors = self.extent.blocks * ((self.bits + 7) // 8)
         return sum(NODE_BYTES + (anchors if isinstance(step, str) else 0) for step in steps)
 
-    @cached_property
+    @property
     def literal(self) -> Choice:
         """The completion by literals: the best cut into fields, each in its best encoding."""
+        if self._literal is None:
+            self._literal = self._completed()
+        return self._literal
+
+    def _completed(self) -> Choice:
         if self.constant is not None:
             return _literal.constant(self.constant)
-        best = self._cut_best()
+        best = self._behind(TURN) if self.is_turned_first else self._merged
         for look in self.simpler() if self.greedy else ():
             best = _literal.better(best, self._behind(look.steps))
         return best
@@ -172,27 +179,44 @@ class Hole:
     def _behind(self, steps: tuple[Step, ...]) -> Choice:
         return placed(steps, self.steps_bytes(steps), self.below(steps).literal)
 
-    def _cut_best(self) -> Choice:
-        if self.is_turned_first:
-            return self._behind(TURN)
-        if self.field is not None or self.depth == MAX_DEPTH:
-            return self._uncut
-        cut = _fields.split(self.sample, self.settings)
-        return _zstd.settle(self.sample, cut, self.settings, self.recurring)
+    @property
+    def _merged(self) -> Choice:
+        return _fields.merged(self.parts, self.extent, self.settings)
 
     @property
-    def _uncut(self) -> Choice:
-        """The best single literal, or a Const."""
-        sample, settings = self.sample, self.settings
-        if not sample.varying:
-            return _literal.constant(int(sample.words[0]))
-        if self.field == Lit(Zstd()):
-            plain = Choice(Lit(Zstd()), _literal.raw(sample.bits, self.extent).size)
-            return _zstd.settle(sample, plain, settings, self.recurring)
-        if sample.bits <= SYMBOL_BITS:
-            hist = _fields.count(sample.words, 0, sample.bits)
-            return _literal.complete(hist, sample.bits, self.extent, settings)
-        return _literal.raw(sample.bits, self.extent)
+    def parts(self) -> Parts:
+        """The fields of the best cut, or the one that the words are."""
+        return self._settled if self._tried else self._untried
+
+    @cached_property
+    def _cut(self) -> Parts:
+        if self.depth < MAX_DEPTH:
+            return _fields.cut(self.sample, self.settings)
+        return [(Field(0, self.bits), _literal.raw(self.bits, self.extent))]
+
+    @cached_property
+    def _untried(self) -> Parts:
+        return _zstd.untried(self.sample, self._cut, self.settings)
+
+    @cached_property
+    def _settled(self) -> Parts:
+        return _zstd.settle(self.sample, self._cut, self.settings, self.recurring)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether trials of zstd would change nothing."""
+        if self._given or self.constant is not None:
+            return True
+        if self.is_turned_first:
+            return self.below(TURN).is_settled
+        return self._tried or not _zstd.wanted(self._cut, self.recurring)
+
+    def try_zstd(self) -> None:
+        """Let the literal have zstd where a trial shows it smaller."""
+        if not self.is_settled:
+            if self.is_turned_first:
+                self.below(TURN).try_zstd()
+            self._tried, self._literal = True, None
 
 
 Slot = Hole | Choice

@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
-from brevisfs.dsl import Concat, Const, Huffman, Lit, Merge, Node, Repeat, Transpose
+from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Repeat, Transpose
 from brevisfs.dsl._check import MAX_DEPTH
 from brevisfs.synth import _columns, _fields, _structure
 from brevisfs.synth._fields import Field
 from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
-from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, Choice, Extent, constant
+from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, Choice, Extent
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample, container
 from brevisfs.synth._source import Part, block_words
@@ -88,10 +88,9 @@ def _cut(hole: Hole) -> Iterator[Move]:
     """The best cut into fields, each of them a hole."""
     if hole.is_turned_first:
         yield _under(hole, "map rotr", TURN)
-    elif hole.field is None and isinstance(hole.literal.node, Merge):
-        parts = list(_fields.fields_of(hole.literal.node, hole.bits))
-        slots = tuple(_field(hole, field, node) for field, node in parts)
-        fields = [field for field, _ in parts]
+    elif len(hole.parts) > 1:
+        slots = tuple(_field(hole, field, choice) for field, choice in hole.parts)
+        fields = [field for field, _ in hole.parts]
         yield Move("cut", slots, partial(_merged, fields, hole.extent, hole.settings))
 
 
@@ -99,12 +98,12 @@ def _merged(fields: list[Field], extent: Extent, settings: Settings, below: Sequ
     return _fields.merged(list(zip(fields, below, strict=True)), extent, settings)
 
 
-def _field(hole: Hole, field: Field, node: Node) -> Slot:
-    if isinstance(node, Const):
-        return constant(node.word)
+def _field(hole: Hole, field: Field, choice: Choice) -> Slot:
+    if isinstance(choice.node, Const):
+        return choice
     words = partial(_bits_of, hole.sample, field)
     kind = f"u{field.width}"
-    return Hole(words, hole.depth + 1, kind, hole.settings, field=node, recurring=hole.recurring)
+    return Hole(words, hole.depth + 1, kind, hole.settings, literal=choice, recurring=hole.recurring)
 
 
 def _bits_of(sample: Sample, field: Field) -> Sample:

@@ -29,6 +29,12 @@ from brevisfs.synth._source import Part
 OPEN_BYTES = 512 << 20
 """Memory that the words of open states may take; beyond it the states that are last in order go."""
 
+FIRST_TRIED, LATER_TRIED = 2, 1
+"""How many states of an expansion have zstd tried on their words, which takes longer than all the rest."""
+
+CLOSE = 1.1
+"""States further from the incumbent than this have no trials."""
+
 ADAPTIVE_BYTES = 1 << 15
 """Sections from which a second expansion may pay."""
 
@@ -77,10 +83,14 @@ class State:
     size: float = 0.0
     trail: tuple[tuple[Hole, str], ...] = ()
 
+    def roll_out(self) -> Choice:
+        """The program whose holes are completed by literals, as these are now."""
+        return self.join([_literal(slot) for slot in self.slots])
+
     @cached_property
     def rolled_out(self) -> Choice:
-        """The program whose holes are completed by literals."""
-        return self.join([_literal(slot) for slot in self.slots])
+        """The roll-out as it was first told."""
+        return self.roll_out()
 
     @property
     def floor(self) -> float:
@@ -171,7 +181,7 @@ class _Search:
 
     def run(self) -> Found:
         """Expands states until none is left or the budget is spent."""
-        self._tell(self._best)
+        self._tell([self._best])
         frontier = [self._best]
         while frontier and self._goes_on():
             state = frontier[0] if len(frontier) == 1 else min(frontier, key=self._key)
@@ -180,9 +190,9 @@ class _Search:
                 self._dropped += 1
                 continue
             before = self._least.rank
-            for successor in state.successors():
-                self._tell(successor)
-                frontier.append(successor)
+            fresh = list(state.successors())
+            self._tell(fresh)
+            frontier += fresh
             self._expanded += 1
             self._idle = 0 if before - self._least.rank > PAYING * self._nbytes else self._idle + 1
             self._bound_memory(frontier)
@@ -197,7 +207,17 @@ class _Search:
             return self._nbytes >= ADAPTIVE_BYTES and _is_hopeful(self._root)
         return self._expanded < MOST_EXPANSIONS and self._idle < PATIENCE
 
-    def _tell(self, state: State) -> None:
+    def _tell(self, fresh: list[State]) -> None:
+        """Takes in the roll-outs of states; the best few have zstd tried on them."""
+        ranked = sorted(fresh, key=lambda state: (state.roll_out().rank, state.name))
+        for state in ranked[: FIRST_TRIED if self._expanded < 2 else LATER_TRIED]:
+            if state.roll_out().rank < CLOSE * self._least.rank:
+                for hole in state.holes:
+                    hole.try_zstd()
+        for state in ranked:
+            self._take(state)
+
+    def _take(self, state: State) -> None:
         choice = state.rolled_out
         if _nodes(choice.node) <= MAX_NODES:
             self._told += 1
@@ -231,8 +251,8 @@ def _literal(slot: Slot) -> Choice:
 def _floor(slot: Slot) -> float:
     if isinstance(slot, Choice):
         return slot.rank
-    # Without productions only the literal is left; with them anything may come of it.
-    return slot.literal.rank if slot.moves == [] else NODE_BYTES
+    # Without productions only the literal is left, and what trials may make of it; with them anything.
+    return slot.literal.rank if slot.moves == [] and slot.is_settled else NODE_BYTES
 
 
 def _is_hopeful(root: Hole) -> bool:

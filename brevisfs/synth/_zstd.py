@@ -7,7 +7,7 @@ import numpy as np
 from brevisfs._native import Program, _plan
 from brevisfs.dsl import Lit, Zstd, to_wire
 from brevisfs.synth import _literal, _times
-from brevisfs.synth._fields import Field, count, fields_of, merged
+from brevisfs.synth._fields import Field, Parts, count, merged
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, better
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample, Words, spread, to_flat
@@ -32,28 +32,43 @@ def recurs(sample: Sample) -> bool:
     return False
 
 
-def settle(sample: Sample, choice: Choice, settings: Settings, everywhere: bool) -> Choice:
-    """The choice with zstd where a trial shows it smaller, and only there.
+def wanted(parts: Parts, everywhere: bool) -> bool:
+    """Whether trials may change the parts that a stream was cut into."""
+    return everywhere or any(choice.node == Lit(Zstd()) for _, choice in parts)
 
-    Tried for the fields where the split put it and, if `everywhere`, for all the wider ones and for
+
+def untried(sample: Sample, parts: Parts, settings: Settings) -> Parts:
+    """The parts without zstd, of which a cut says only what it might come to."""
+    extent = Extent(sample.count, sample.block)
+    return [
+        (field, _plain(sample, field, extent, settings) if choice.node == Lit(Zstd()) else choice)
+        for field, choice in parts
+    ]
+
+
+def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -> Parts:
+    """The parts with zstd where a trial shows it smaller, and only there.
+
+    Tried for the fields where the cut put it and, if `everywhere`, for all the wider ones and for
     the stream uncut.
     """
-    fields = list(fields_of(choice.node, sample.bits))
-    if not everywhere and all(node != Lit(Zstd()) for _, node in fields):
-        return choice
     extent = Extent(sample.count, sample.block)
-    parts = []
-    for field, node in fields:
-        tried = node == Lit(Zstd())
-        if isinstance(node, Lit) and (tried or (everywhere and field.width >= NARROWEST)):
-            plain = _plain(sample, field, extent, settings)
-            parts.append((field, better(plain, _trial(sample, field, extent, settings))))
+    settled = []
+    for (field, plain), (_, choice) in zip(untried(sample, parts, settings), parts, strict=True):
+        if choice.node == Lit(Zstd()) or (everywhere and field.width >= NARROWEST and _is_literal(plain)):
+            settled.append((field, better(plain, _trial(sample, field, extent, settings))))
         else:
-            parts.append((field, _plain(sample, field, extent, settings)))
-    best = merged(parts, extent, settings)
-    if everywhere:
-        best = better(best, _trial(sample, Field(0, sample.bits), extent, settings))
-    return best
+            settled.append((field, plain))
+    whole = Field(0, sample.bits)
+    if everywhere and len(parts) > 1:
+        uncut = _trial(sample, whole, extent, settings)
+        if uncut.rank < merged(settled, extent, settings).rank:
+            return [(whole, uncut)]
+    return settled
+
+
+def _is_literal(choice: Choice) -> bool:
+    return isinstance(choice.node, Lit)
 
 
 def _plain(sample: Sample, field: Field, extent: Extent, settings: Settings) -> Choice:
