@@ -43,9 +43,9 @@ def runs() -> np.ndarray:
     """A constant run, a slope and noise."""
     return np.concatenate(
         (
-            np.full(3_000, 7),
-            np.cumsum(RNG(0).integers(0, 9, 5_000)),
-            RNG(1).integers(0, 1 << 31, 2_000) << 1 | 1,
+            np.full(1_000, 7),
+            np.cumsum(RNG(0).integers(0, 9, 1_500)),
+            RNG(1).integers(0, 1 << 31, 700) << 1 | 1,
         )
     ).astype("<u4")
 
