@@ -71,7 +71,7 @@ aarch64() {
     cp "$(echo '#include <xxhash.h>' | cc -E - | sed -n 's/^# [0-9]* "\(.*xxhash\.h\)".*/\1/p' | head -n 1)" "$build/aarch64/zstd/"
     # shellcheck disable=SC2046,SC2086
     aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/vectors" \
-        native/tests/vectors.c $(sources) "$build/aarch64/zstd.o"
+        native/tests/vectors.c $(sources) "$build/aarch64/zstd.o" -lm
     qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
 }
 
