@@ -44,7 +44,7 @@ vectors() { "$python" -m tests.native.inputs vectors "$build/vectors-$1" "$1"; }
 sanitize() {
     vectors "$1"
     # shellcheck disable=SC2046,SC2086  # lists of words, here and below
-    cc $flags $sanitizers -o "$build/vectors-sanitized" native/tests/vectors.c $(sources) -lzstd
+    cc $flags $sanitizers -o "$build/vectors-sanitized" native/tests/vectors.c $(sources) -lzstd -lm
     for cpu in scalar avx2 avx512; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
 }
 
@@ -96,7 +96,7 @@ fuzz_one() {
     mkdir -p "$work/found"
     "$python" -m tests.native.inputs seeds "$work/seeds" "$1" 400
     # shellcheck disable=SC2086
-    clang $flags $sanitizers -fsanitize=fuzzer -o "$work/fuzzer" "native/fuzz/$1.c" "$objects"/*.o -lzstd
+    clang $flags $sanitizers -fsanitize=fuzzer -o "$work/fuzzer" "native/fuzz/$1.c" "$objects"/*.o -lzstd -lm
     echo "native checks: fuzzing $1 for $2 seconds"
     # New inputs go to the first folder. One that fails stays as crash-…: it belongs in native/fuzz/corpus.
     "$work/fuzzer" -max_total_time="$2" -max_len=8192 -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \
