@@ -1,6 +1,7 @@
 """The language: programs, their type rules, and their binary and text forms. Pure; knows nothing of files."""
 
 from brevisfs.dsl._check import ProgramError, UnknownOperator, check
+from brevisfs.dsl._items import payload_bytes, shared_bytes
 from brevisfs.dsl._program import (
     Add,
     BitReverse,
@@ -69,6 +70,8 @@ __all__ = [
     "children",
     "from_wire",
     "parse_text",
+    "payload_bytes",
+    "shared_bytes",
     "to_text",
     "to_wire",
     "walk",

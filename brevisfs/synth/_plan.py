@@ -25,7 +25,6 @@ from brevisfs.dsl import (
     children,
     to_text,
     to_wire,
-    walk,
 )
 from brevisfs.synth._columns import Tile, tile, tiles_of
 from brevisfs.synth._finish import BLOCK_ENTRY_BYTES, Finished, finish
@@ -60,8 +59,8 @@ class Candidate:
 class Plan:
     """How to store one section: `count` words of `bits` bits in blocks of `block` words.
 
-    `candidates` are the programs considered, the best for the profile first. The first that keeps the
-    limits of the format was fitted to all of the words, so `node` may differ from it in details.
+    `candidates` are the programs considered, the best for the profile first: those that were fitted to
+    all of the words, as they came out, then the others as the search told them.
     `classes` has, for encoding, the class of each segment of literals with several tables, by prefix
     index.
     """
@@ -101,11 +100,18 @@ def synthesize(
     raises passes through.
     """
     found = look_up(source, dtype, shape, profile, block, strategy, prior)
-    part, fitted = _fitted(found.programs, tuple(shape), block is not None, SETTINGS[profile])
+    finalists = _fitted(found.programs, tuple(shape), block is not None, SETTINGS[profile])
+    part, fitted = finalists[0].part, finalists[0].fitted
     node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
     if fitted.size > raw(part.bits, Extent(part.count, fitted.block)).size:
         node, shared, classes = Lit(Raw()), b"", {}
-    candidates = [Candidate(to_text(choice.node), round(choice.size)) for _, choice in found.programs]
+    candidates = [Candidate(to_text(each.fitted.node), round(each.size)) for each in finalists]
+    tried = {each.choice.node for each in finalists}
+    candidates += [
+        Candidate(to_text(choice.node), round(choice.size))
+        for _, choice in found.programs
+        if choice.node not in tried
+    ]
     return Plan(
         node, to_wire(node), shared, part.bits, part.count, fitted.block, candidates, found.effort, classes
     )
@@ -138,42 +144,48 @@ def look_up(
     return search(root, strategy, prior)
 
 
+@dataclass(frozen=True, slots=True)
+class _Finalist:
+    """A choice fitted to all of the words, its bytes, and what finalists are compared by."""
+
+    part: Part
+    choice: Choice
+    fitted: Finished
+    size: float
+    rank: float
+
+
 def _fitted(
     choices: list[tuple[Part, Choice]], shape: tuple[int, ...], fixed: bool, settings: Settings
-) -> tuple[Part, Finished]:
-    """The best choice that keeps the limits of the format, fitted to all of the words.
+) -> list[_Finalist]:
+    """The best choices that keep the limits of the format, fitted to all of the words, the best first.
 
     Where others of another kind are close, these are fitted too: they may gain more from tables for rows.
     Records by column are ranked with what such tables bring.
     """
-    finalists: list[tuple[Part, Choice, Finished]] = []
+    made: list[tuple[Part, Choice, Finished]] = []
     for part, choice in choices:
-        if finalists:
-            first, best, _ = finalists[0]
-            if choice.rank > CLOSE * best.rank:
-                break
-            if isinstance(choice.node, Lit) or _kind(choice.node, part) == _kind(best.node, first):
-                continue
+        if made and choice.rank > CLOSE * made[0][1].rank:
+            break
+        if made and (isinstance(choice.node, Lit) or _kind(choice.node) == _kind(made[0][1].node)):
+            continue
         try:
             check(choice.node, part.bits, part.count)
-            found = _finished(part, choice.node, shape, fixed, settings)
-            check(found.node, part.bits, part.count)
+            fitted = _finished(part, choice.node, shape, fixed, settings)
+            check(fitted.node, part.bits, part.count)
         except ProgramError:
             continue
-        finalists.append((part, choice, found))
-        if len(finalists) == FINALISTS or isinstance(choice.node, Transpose):
+        made.append((part, choice, fitted))
+        if len(made) == FINALISTS or isinstance(choice.node, Transpose):
             break
-    part, _, found = finalists[0] if len(finalists) == 1 else min(finalists, key=_measured(finalists))
-    return part, found
-
-
-def _measured(
-    finalists: list[tuple[Part, Choice, Finished]],
-) -> Callable[[tuple[Part, Choice, Finished]], float]:
-    """By what finalists are compared: their ranks, or, as these do not count zstd, what encoding yields."""
-    if not any(_holds_zstd(found.node) for _, _, found in finalists):
-        return lambda entry: entry[2].rank
-    return lambda entry: _encoded(entry[0], entry[2]) + entry[1].toll
+    # What zstd comes to is not known before words are encoded.
+    encoded = len(made) > 1 and any(_holds_zstd(fitted.node) for _, _, fitted in made)
+    finalists = []
+    for part, choice, fitted in made:
+        size = _encoded(part, fitted) if encoded else fitted.size
+        rank = size + choice.toll if encoded else fitted.rank
+        finalists.append(_Finalist(part, choice, fitted, size, rank))
+    return sorted(finalists, key=lambda finalist: finalist.rank)
 
 
 def _encoded(part: Part, found: Finished) -> float:
@@ -188,10 +200,12 @@ def _encoded(part: Part, found: Finished) -> float:
     return len(shared) + (spent / len(tried) + BLOCK_ENTRY_BYTES) * blocks
 
 
-def _kind(node: Node, part: Part) -> frozenset[type[Node]]:
+def _kind(node: Node) -> frozenset[type[Node]]:
     """The operators by which a word depends on others or moves: what rows and columns gain hangs on these."""
-    inner = {type(below) for _, _, below, _, _ in walk(node, part.bits, part.count)}
-    return frozenset(inner - {Lit, Const, Map, Merge})
+    below: frozenset[type[Node]] = frozenset().union(
+        *(_kind(child) for child, _, _ in children(node, 64, 1 << 40))
+    )
+    return below if isinstance(node, Lit | Const | Map | Merge) else below | {type(node)}
 
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
