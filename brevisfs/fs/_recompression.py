@@ -100,12 +100,12 @@ class Recompression:
         match what:
             case b"pause" | b"resume":
                 self.paused = what == b"pause"
-                for job in self._running.values():
-                    self._signal(job)
             case b"drain" | b"undrain":
                 self.draining = what == b"drain"
             case _:
                 raise ValueError(what)
+        for job in self._running.values():
+            self._signal(job)
         self._wake()
 
     def status(self) -> dict[str, Any]:
@@ -227,8 +227,7 @@ class Recompression:
 
         def started(worker: int) -> None:
             job.worker = worker
-            if self.paused:
-                self._signal(job)
+            self._signal(job)
 
         size = source.identity.size
         outcome = await pack_in_worker(
@@ -262,7 +261,8 @@ class Recompression:
     def _signal(self, job: Job) -> None:
         if job.worker is not None:
             with suppress(ProcessLookupError):
-                os.kill(job.worker, signal.SIGSTOP if self.paused else signal.SIGCONT)
+                held = self.paused and not self.draining
+                os.kill(job.worker, signal.SIGSTOP if held else signal.SIGCONT)
 
     # What a former run has left.
 

@@ -118,27 +118,37 @@ class Writing(Files):
     async def resize(self, file: Inode, size: int, fh: int | None = None) -> None:
         """Makes a file shorter or longer. The caller has begun a change."""
         while True:
-            if file.key[0] is Kind.ARCHIVE:
+            if file.key[0] is Kind.ARCHIVE and await self._size_of(file) != size:
                 await self.unpack(file, size)
             async with file.lock:
                 if file.key[0] is Kind.RAW:
                     await self._resize_raw(file, size, fh)
-                    await self.refreshed(file)
-                    return
+                elif await self._size_of(file) != size:
+                    continue
+                elif fh is not None:
+                    await on_disk(os.utime, self.files[fh].backing.file)
+                await self.refreshed(file)
+                return
+
+    async def _size_of(self, file: Inode) -> int:
+        if file.open and (reader := file.open[-1].reader) is not None:
+            return reader.size
+        return (await self.entry_of(file)).size
 
     async def _resize_raw(self, file: Inode, size: int, fh: int | None) -> None:
         if fh is not None:
             await on_disk(os.ftruncate, self.files[fh].backing.file, size)
-        elif file.open and not file.places:
+        elif file.open:
             with self.backings.held(file.open[-1]) as backing:
                 await on_disk(os.truncate, f"/proc/self/fd/{backing.file}", size)
         else:
             await self.at(file, lambda folder, entry: self._truncate(folder, entry, size))
 
     def _truncate(self, folder: int, entry: Entry, size: int) -> None:
-        opened = self.store.open(folder, entry, os.O_WRONLY)
+        # By path, because that changes no times if the size is the same.
+        opened = self.store.open(folder, entry, os.O_PATH)
         try:
-            os.ftruncate(opened, size)
+            os.truncate(f"/proc/self/fd/{opened}", size)
         finally:
             os.close(opened)
 

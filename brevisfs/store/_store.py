@@ -184,7 +184,7 @@ class Store:
     def open(self, folder: int, entry: Entry, access: int = os.O_RDONLY) -> int:
         """A descriptor of the entry's backing file; ESTALE if another file has taken its place.
 
-        `access` is O_RDONLY, O_WRONLY or O_RDWR.
+        `access` is O_RDONLY, O_WRONLY, O_RDWR or O_PATH.
         """
         file = os.open(entry.file, _FILE | access, dir_fd=folder)
         if not os.path.samestat(os.fstat(file), entry.status):

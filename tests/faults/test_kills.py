@@ -119,7 +119,7 @@ class Client:
 
     def _overwrite(self, name: str, all_names: list[str]) -> None:
         old = self.state[name]
-        at, patch = self.chance.randrange(len(old)), self.chance.randbytes(700)
+        at, patch = self.chance.randrange(len(old) + 1), self.chance.randbytes(700)
         new = old[:at] + patch + old[at + len(patch) :]
 
         def mixed(data: bytes) -> bool:

@@ -32,6 +32,17 @@ class Mount:
         found: dict[str, int] = json.loads(os.getxattr(self.path, "user.brevisfs.stats"))
         return found
 
+    def packing(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(os.getxattr(self.path, "user.brevisfs.recompression"))
+        return found
+
+    def drain(self) -> None:
+        """Returns once nothing is left to be packed but what failed to."""
+        deadline = time.monotonic() + 120
+        while self.packing()["left"]:
+            assert time.monotonic() < deadline, "packing does not come to an end"
+            time.sleep(0.02)
+
     def settle(self) -> None:
         """Returns once no file is open: RELEASE comes after the kernel's own last read, not at close."""
         deadline = time.monotonic() + 10

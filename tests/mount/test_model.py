@@ -3,16 +3,14 @@
 BREVISFS_MODEL_STEPS and BREVISFS_MODEL_SEED make it longer and another one.
 """
 
-import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
 
 from brevisfs.fs import RecompressionOptions, umount
-from tests.mount.conftest import Mount, Mounter
+from tests.mount.conftest import Mounter
 from tests.twins import Twins
 
 STEPS = int(os.environ.get("BREVISFS_MODEL_STEPS", "1500"))
@@ -20,14 +18,6 @@ SEED = int(os.environ.get("BREVISFS_MODEL_SEED", "0"))
 PACKING = RecompressionOptions(settle=0, profile="fast", max_load=1000)
 
 pytestmark = pytest.mark.timeout(max(300, STEPS))
-
-
-def drain(mounted: Mount) -> None:
-    """Waits until nothing is left to be packed but what failed to."""
-    deadline = time.monotonic() + 120
-    while json.loads(os.getxattr(mounted.path, "user.brevisfs.recompression"))["left"]:
-        assert time.monotonic() < deadline, "packing does not come to an end"
-        time.sleep(0.02)
 
 
 def test_no_difference(mount: Mounter, store: Path, tmp_path: Path) -> None:
@@ -43,19 +33,19 @@ def test_no_difference(mount: Mounter, store: Path, tmp_path: Path) -> None:
             twins.check()
             match chance.randrange(200):
                 case 0 | 1 | 2 | 3:
-                    drain(mounted)
+                    mounted.drain()
                     twins.check()
                     twins.check_content()
                 case 4:
                     twins.close()
                     mounted.settle()
-                    packed += json.loads(os.getxattr(mounted.path, "user.brevisfs.recompression"))["packed"]
+                    packed += mounted.packing()["packed"]
                     umount(mounted.path)
                     mounted = mount(recompression=PACKING)
                     twins.check()
                     twins.check_content()
         twins.close()
-        drain(mounted)
+        mounted.drain()
         twins.check()
         twins.check_content()
     except BaseException:
@@ -63,7 +53,7 @@ def test_no_difference(mount: Mounter, store: Path, tmp_path: Path) -> None:
         raise
     finally:
         twins.close()
-    packed += json.loads(os.getxattr(mounted.path, "user.brevisfs.recompression"))["packed"]
+    packed += mounted.packing()["packed"]
     unpacked += mounted.log.read_text().count("was unpacked")
     assert packed > STEPS / 100
     assert unpacked > STEPS / 500
