@@ -707,34 +707,31 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
 
 /* ---- rANS ---------------------------------------------------------------------------------- */
 
-/* Words from..to of a class, word i in lane i mod lanes. A word takes at most one u16, so no step of a stretch that
- * there are enough of needs a check. */
+/* Words from..to of a class, word i in lane i mod lanes; from is a multiple of them. A word takes at most one u16, so
+ * no round that there are enough of needs a check. Without branches: what is due next cannot be foreseen. */
+#define RANS_LANE(W, NEXT)                                                                                 \
+    {                                                                                                      \
+        const uint32_t v = x[lane], e = t->slot[v & msk];                                                  \
+        out[i + lane] = (W)t->symbol[v & msk];                                                             \
+        const uint32_t y = (e >> 16) * (v >> prob_bits) + (e & 0xffff), due = y < RANS_LOW;                \
+        x[lane] = y << (due << 4) | (NEXT & (0 - due));                                                    \
+        p += due << 1;                                                                                     \
+    }
 #define RANS_RUN(W)                                                                                                \
     static int rans_run_##W(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,    \
                             W *out, size_t from, size_t to)                                                        \
     {                                                                                                              \
         const uint32_t msk = ((uint32_t)1 << prob_bits) - 1;                                                       \
         const uint8_t *p = item->p;                                                                                \
-        unsigned lane = (unsigned)(from % lanes);                                                                  \
-        for (size_t i = from; i < to;) {                                                                           \
-            const size_t words = (size_t)(item->end - p) / 2;                                                      \
-            const bool checked = words == 0; /* the last words may need none */                                    \
-            const size_t stop = checked ? i + 1 : to - i < words ? to : i + words;                                 \
-            for (; i < stop; i++) {                                                                                \
-                const uint32_t v = x[lane], e = t->slot[v & msk];                                                  \
-                out[i] = (W)t->symbol[v & msk];                                                                    \
-                const uint32_t y = (e >> 16) * (v >> prob_bits) + (e & 0xffff);                                    \
-                const bool due = y < RANS_LOW;                                                                     \
-                if (checked) {                                                                                     \
-                    if (due) return BRV_PAYLOAD;                                                                   \
-                    x[lane] = y;                                                                                   \
-                } else {                                                                                           \
-                    x[lane] = due ? y << 16 | *(const w16 *)p : y;                                                 \
-                    p += due ? 2 : 0;                                                                              \
-                }                                                                                                  \
-                if (++lane == lanes) lane = 0;                                                                     \
+        size_t i = from;                                                                                           \
+        for (; to - i >= lanes && (size_t)(item->end - p) >= 2 * (size_t)lanes; i += lanes)                        \
+            for (unsigned lane = 0; lane < lanes; lane++) RANS_LANE(W, *(const w16 *)p)                                      \
+        for (; i < to; i += lanes)                                                                                 \
+            for (unsigned lane = 0; lane < lanes && lane < to - i; lane++) {                                       \
+                const size_t words = (size_t)(item->end - p) / 2;                                                  \
+                RANS_LANE(W, (words ? *(const w16 *)p : 0))                                                        \
+                if (p > item->end) return BRV_PAYLOAD;                                                             \
             }                                                                                                      \
-        }                                                                                                          \
         item->p = p;                                                                                               \
         return 0;                                                                                                  \
     }
