@@ -81,8 +81,8 @@ size_t brv_encode_bound(const brv_program *p);
 int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const uint8_t *data, size_t len,
                      uint8_t *out, size_t cap, size_t *out_len, brv_status *st);
 
-/* Build what makes encoding long streams faster (256 KiB a table and more). Before the program is shared between
- * threads. */
+/* Build what encoding needs beside the program (256 KiB a table and more for long streams). Once, before the program
+ * is shared between threads. */
 int brv_prepare_encode(brv_program *p);
 
 /* Classes of all segments of a huffman or rans Lit with several tables, for encoding (copied).

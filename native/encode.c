@@ -41,26 +41,23 @@ static int put_fixed(encoder *e, uint32_t i, const void *words, size_t m, unsign
 
 static int sparse_encode(encoder *e, uint32_t i, const void *words, size_t m, uint8_t *out, size_t cap, size_t *len)
 {
+    enum { COUNT = 5, GAP = 3 }; /* bytes they take at most, for m is at most 2^20 */
     const node *nd = &e->p->nodes[i];
-    const size_t mark = e->s->used;
-    uint8_t *odd = scratch_take(e->s, m * nd->container);
-    size_t n = 0, at = 0, head = 0;
-    for (size_t j = 0; j < m; j++) {
-        const uint64_t w = load_word(words, nd->container, j);
-        if (w != nd->word) store_word(odd, nd->container, n++, w);
+    const brv_kernels *k = e->p->k;
+    const size_t mark = e->s->used, c = nd->container;
+    uint8_t *odd = scratch_take(e->s, m * c);
+    size_t n = 0, at = 0, tail = COUNT; /* the gaps go behind room for their number, then move up */
+    for (size_t j = 0; (j += k->find_other((const uint8_t *)words + j * c, nd->container, nd->word, m - j)) < m; j++) {
+        if (cap < tail + GAP) return BRV_NO_ROOM;
+        tail += put_varint(out + tail, j - at);
+        store_word(odd, nd->container, n++, load_word(words, nd->container, j));
+        at = j + 1;
     }
-    if (cap < 10 + n * 4 + sliced_size(n, nd->bits)) return BRV_NO_ROOM; /* gaps below 2^20: 3 bytes */
-    head = put_varint(out, n);
-    for (size_t j = 0; j < m; j++)
-        if (load_word(words, nd->container, j) != nd->word) {
-            head += put_varint(out + head, j - at);
-            at = j + 1;
-        }
-    if (nd->bits > 1) {
-        e->p->k->pack(odd, n, nd->bits, nd->container, out + head);
-        head += sliced_size(n, nd->bits);
-    }
-    *len = head;
+    const size_t head = put_varint(out, n), gaps = tail - COUNT, rest = nd->bits > 1 ? sliced_size(n, nd->bits) : 0;
+    if (cap < COUNT + gaps + rest) return BRV_NO_ROOM;
+    memmove(out + head, out + COUNT, gaps);
+    if (rest) k->pack(odd, n, nd->bits, nd->container, out + head + gaps);
+    *len = head + gaps + rest;
     e->s->used = mark;
     return 0;
 }
@@ -118,6 +115,7 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
     cap -= room;
     uint8_t *item = e->out + room;
     int rc;
+    if (nd->rans && !nd->rans->step) return fail(e->st, BRV_ARGUMENT, (int)i, "the program is not prepared for encoding");
     if (nd->tables > 1 && (!nd->classes || nd->n_classes < (lo + m - 1) / nd->segment + 1))
         return fail(e->st, BRV_ARGUMENT, (int)i, "the classes of the segments are not set");
     if (nd->tables) rc = coded_encode(e, nd, lo, words, m, item, cap, &len);
@@ -347,7 +345,9 @@ int brv_encode_block(const brv_program *p, brv_scratch *s, uint64_t index, const
 int brv_prepare_encode(brv_program *p)
 {
     for (uint32_t i = 0; i < p->n_nodes; i++)
-        if (p->nodes[i].huff && huff_prepare_encode(&p->nodes[i])) return BRV_NO_MEMORY;
+        if ((p->nodes[i].huff && huff_prepare_encode(&p->nodes[i])) ||
+            (p->nodes[i].rans && rans_prepare_encode(&p->nodes[i])))
+            return BRV_NO_MEMORY;
     return 0;
 }
 

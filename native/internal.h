@@ -52,6 +52,14 @@ typedef struct {
 
 #define RANS_LOW ((uint32_t)1 << 16)
 
+/* How a symbol is coded without a division: q = x * inverse >> 64 is x / f, but x - 1 for f = 1; the next state is
+ * x + q * factor + bias. Before that, a state of `limit` or more gives its low 16 bits away. 0 everywhere: no such
+ * symbol. */
+typedef struct {
+    uint64_t inverse, limit;
+    uint32_t factor, bias;
+} rans_step;
+
 /* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. For bytes
  * and at most 12 bits also in one word: frequency - 1 (bits 20-31), slot - cumulative (8-19), symbol (0-7). */
 typedef struct {
@@ -60,6 +68,7 @@ typedef struct {
     uint16_t *symbol;
     uint32_t *freq;   /* 2^b */
     uint32_t *cum;    /* 2^b */
+    rans_step *step;  /* 2^b, for encoding */
 } rans_table;
 
 /* One Tunstall dictionary, 2^k entries: up to 7 words from the lowest byte, their number in the top byte
@@ -271,6 +280,7 @@ const brv_kernels *kernels_avx512(void); /* likewise */
 /* huffman.c, rans.c, tunstall.c: tables from their serialised form (0 or a BRV_ code), and literals */
 int huff_load(node *nd, cursor *c);
 int huff_prepare_encode(node *nd);
+int rans_prepare_encode(node *nd);
 int rans_load(node *nd, cursor *c);
 int tunstall_load(node *nd, cursor *c);
 int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq);

@@ -106,6 +106,27 @@ int rans_load(node *nd, cursor *c)
     return left(c) ? BRV_TRAILING : 0;
 }
 
+int rans_prepare_encode(node *nd)
+{
+    const size_t n = (size_t)1 << nd->bits;
+    const unsigned bits = nd->max_len;
+    for (uint32_t i = 0; i < nd->tables; i++) {
+        rans_table *t = &nd->rans[i];
+        if (!(t->step = calloc(n, sizeof *t->step))) return BRV_NO_MEMORY;
+        for (size_t s = 0; s < n; s++) {
+            const uint64_t f = t->freq[s];
+            if (!f) continue;
+            t->step[s] = (rans_step){
+                .inverse = f == 1 ? UINT64_MAX : UINT64_MAX / f + 1,
+                .limit = f << (32 - bits),
+                .factor = ((uint32_t)1 << bits) - (uint32_t)f,
+                .bias = t->cum[s] + (f == 1 ? ((uint32_t)1 << bits) - 1 : 0),
+            };
+        }
+    }
+    return 0;
+}
+
 void rans_free(node *nd)
 {
     if (!nd->rans) return;
@@ -115,6 +136,7 @@ void rans_free(node *nd)
         free(nd->rans[i].symbol);
         free(nd->rans[i].freq);
         free(nd->rans[i].cum);
+        free(nd->rans[i].step);
     }
     free(nd->rans);
 }
@@ -137,29 +159,41 @@ int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_m
     return left(&item) ? BRV_PAYLOAD : 0;
 }
 
+/* Words of one class from the last to the first; renormalisation words go below w. Returns the new w, NULL if a symbol
+ * has no frequency. */
+static uint16_t *encode_class(const rans_step *step, unsigned container, const void *words, size_t n, uint32_t *x,
+                              unsigned lanes, uint16_t *w)
+{
+    uint64_t all = UINT64_MAX; /* no step has an inverse of 0 */
+    unsigned lane = (unsigned)(n % lanes);
+    for (size_t i = n; i-- > 0;) {
+        const rans_step *t = &step[container == 1 ? ((const w8 *)words)[i] : ((const w16 *)words)[i]];
+        lane = lane ? lane - 1 : lanes - 1;
+        uint32_t v = x[lane];
+        const unsigned due = v >= t->limit;
+        w[-1] = (uint16_t)v; /* stays if it is due; there is room for a word a symbol, and one more */
+        w -= due;
+        v >>= due << 4;
+        x[lane] = v + (uint32_t)((unsigned __int128)v * t->inverse >> 64) * t->factor + t->bias;
+        all = t->inverse ? all : 0;
+    }
+    return all ? w : NULL;
+}
+
 int rans_encode(const node *nd, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,
                 brv_scratch *s)
 {
-    const unsigned lanes = nd->lanes, bits = nd->max_len;
+    const unsigned lanes = nd->lanes;
     const size_t mark = s->used, heads = 4 * (size_t)lanes, m = map->words;
     if (cap < 3 * m + heads + 16) return BRV_NO_ROOM;
-    uint16_t *tmp = scratch_take(s, 2 * m), *w = tmp + m; /* words come out last to first */
+    uint16_t *tmp = (uint16_t *)scratch_take(s, 2 * m + 2) + 1, *w = tmp + m;
     uint32_t x[MAX_LANES];
     for (unsigned j = 0; j < lanes; j++) x[j] = RANS_LOW;
-    size_t i = m;
+    const uint8_t *end = (const uint8_t *)words + m * nd->container;
     for (uint32_t c = nd->tables; c-- > 0;) {
-        const rans_table *t = &nd->rans[c];
-        for (const size_t start = i - map->count[c]; i > start;) {
-            const uint64_t sym = load_word(words, nd->container, --i);
-            const uint32_t f = t->freq[sym];
-            uint32_t *lane = &x[(i - start) % lanes], v = *lane;
-            if (!f) return BRV_NOT_APPLICABLE;
-            if (v >= (uint64_t)f << (32 - bits)) {
-                *--w = (uint16_t)v;
-                v >>= 16;
-            }
-            *lane = (v / f << bits) + v % f + t->cum[sym];
-        }
+        end -= map->count[c] * nd->container;
+        if (!(w = encode_class(nd->rans[c].step, nd->container, end, map->count[c], x, lanes, w)))
+            return BRV_NOT_APPLICABLE;
     }
     memcpy(out, x, heads);
     const size_t n = (size_t)(tmp + m - w) * 2;

@@ -147,33 +147,79 @@ int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const cla
     return 0;
 }
 
-/* Children of every entry by rank, as a table for the encoder. */
+/* The parse as an automaton: in state e, the entry read so far, a word of rank r leads to go[e << row | r], which is a
+ * longer entry, or with ENDS the entry of that word alone, before which the string e ends. */
 typedef struct {
-    uint32_t first[4096], count[4096]; /* into child */
-    uint16_t child[4096];
-    uint16_t root[256], rank[256]; /* UINT16_MAX: the symbol is absent */
-} trie;
+    uint16_t rank[256]; /* ABSENT_RANK: no such symbol */
+    unsigned row;
+    uint16_t *go;
+} automaton;
 
-static void make_trie(const tunstall_table *t, trie *r)
+#define ENDS 0x8000u
+#define ABSENT_RANK 0x8000u
+
+static int make_automaton(const tunstall_table *t, automaton *a)
 {
-    memset(r->count, 0, sizeof r->count);
-    memset(r->root, 0xff, sizeof r->root);
-    memset(r->rank, 0xff, sizeof r->rank);
-    for (size_t i = 0; i < t->entries; i++) {
-        if (t->parent[i] == UINT32_MAX) {
-            r->root[t->entry[i] & 0xff] = (uint16_t)i;
-            r->rank[t->entry[i] & 0xff] = (uint16_t)i; /* roots stand in rank order */
-        } else r->count[t->parent[i]]++;
+    size_t ranks = 0;
+    for (size_t s = 0; s < 256; s++) a->rank[s] = ABSENT_RANK;
+    for (; ranks < t->entries && t->parent[ranks] == UINT32_MAX; ranks++) /* single words stand in rank order */
+        a->rank[t->entry[ranks] & 0xff] = (uint16_t)ranks;
+    a->row = bits_for(ranks);
+    a->go = malloc((t->entries << a->row) * sizeof *a->go);
+    uint16_t *children = calloc(t->entries, sizeof *children);
+    if (!a->go || !children) {
+        free(a->go);
+        free(children);
+        return BRV_NO_MEMORY;
     }
-    for (size_t i = 0, sum = 0; i < t->entries; i++) {
-        r->first[i] = (uint32_t)sum;
-        sum += r->count[i];
-        r->count[i] = 0;
+    for (size_t e = 0; e < t->entries; e++)
+        for (size_t r = 0; r < ranks; r++) a->go[e << a->row | r] = (uint16_t)(r | ENDS);
+    for (size_t i = ranks; i < t->entries; i++)
+        a->go[t->parent[i] << a->row | children[t->parent[i]]++] = (uint16_t)i;
+    free(children);
+    return 0;
+}
+
+enum { PARSES = 4 }; /* side by side, for each step of one waits for the one before */
+
+/* Parse PARSES quarters of m words, which costs a string or two; the codewords of quarter j go to codeword + j * q.
+ * The words are ranks, all present. */
+static void parse_quarters(const automaton *a, const uint8_t *w, size_t q, uint16_t *codeword, size_t *n)
+{
+    uint32_t e[PARSES];
+    uint16_t *to[PARSES];
+    for (unsigned j = 0; j < PARSES; j++) {
+        e[j] = a->rank[w[j * q]];
+        to[j] = codeword + j * q;
     }
-    for (size_t i = 0; i < t->entries; i++) {
-        const uint32_t p = t->parent[i];
-        if (p != UINT32_MAX) r->child[r->first[p] + r->count[p]++] = (uint16_t)i;
+    for (size_t i = 1; i < q; i++)
+        for (unsigned j = 0; j < PARSES; j++) {
+            const uint32_t g = a->go[e[j] << a->row | a->rank[w[j * q + i]]];
+            *to[j] = (uint16_t)e[j];
+            to[j] += g >> 15;
+            e[j] = g & (ENDS - 1);
+        }
+    for (unsigned j = 0; j < PARSES; j++) {
+        *to[j]++ = (uint16_t)e[j];
+        n[j] = (size_t)(to[j] - codeword) - j * q;
     }
+}
+
+/* The longest string each time, but for the few that would go from one quarter into the next; returns the number of
+ * codewords, SIZE_MAX if a symbol is absent. */
+static size_t parse_strings(const automaton *a, const uint8_t *w, size_t m, uint16_t *codeword)
+{
+    unsigned seen = 0;
+    for (size_t i = 0; i < m; i++) seen |= a->rank[w[i]];
+    if (seen & ABSENT_RANK) return SIZE_MAX;
+    const size_t q = m / PARSES;
+    size_t count[PARSES], n = 0;
+    if (q) {
+        parse_quarters(a, w, q, codeword, count);
+        for (unsigned j = 0; j < PARSES; n += count[j++]) memmove(codeword + n, codeword + j * q, count[j] * sizeof *codeword);
+    }
+    for (size_t i = q * PARSES; i < m; i++) codeword[n++] = a->rank[w[i]];
+    return n;
 }
 
 int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out,
@@ -183,23 +229,17 @@ int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, con
     const size_t mark = s->used;
     size_t n = 0;
     uint16_t *codeword = scratch_take(s, 2 * map->words);
-    trie *r = malloc(sizeof *r);
-    if (!r) return BRV_NO_MEMORY;
     const uint8_t *w = words;
     for (uint32_t c = 0; c < nd->tables; c++) {
         if (!map->count[c]) continue;
-        make_trie(&nd->tunstall[c], r);
-        for (const uint8_t *end = w + map->count[c]; w < end;) {
-            uint16_t e = r->root[*w++];
-            if (e == UINT16_MAX) {
-                free(r);
-                return BRV_NOT_APPLICABLE;
-            }
-            while (w < end && r->rank[*w] < r->count[e]) e = r->child[r->first[e] + r->rank[*w++]];
-            codeword[n++] = e;
-        }
+        automaton a;
+        if (make_automaton(&nd->tunstall[c], &a)) return BRV_NO_MEMORY;
+        const size_t strings = parse_strings(&a, w, map->count[c], codeword + n);
+        free(a.go);
+        if (strings == SIZE_MAX) return BRV_NOT_APPLICABLE;
+        n += strings;
+        w += map->count[c];
     }
-    free(r);
     const size_t head = put_varint(out, n);
     k->pack(codeword, n, nd->k, 2, out + head);
     *len = head + sliced_size(n, nd->k);

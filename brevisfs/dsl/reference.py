@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
@@ -952,14 +952,21 @@ def _tunstall_item(encoding: Tunstall, tables: list[Table], lo: int, words: list
     for table, run in zip(chosen.tables, chosen.runs, strict=True):
         numbers = {string: i for i, string in enumerate(dictionary(encoding, table))} if run else {}
         rest = [words[position] for position in run]
-        at = 0
-        while at < len(rest):
-            end = at + 1
-            while end < len(rest) and tuple(rest[at : end + 1]) in numbers:
-                end += 1
-            codewords.append(numbers[tuple(rest[at:end])])
-            at = end
+        quarter = len(rest) // 4
+        for part in range(4):
+            codewords += _longest_strings(numbers, rest[part * quarter : (part + 1) * quarter])
+        codewords += [numbers[(word,)] for word in rest[4 * quarter :]]
     return classes + varint(len(codewords)) + sliced(codewords, encoding.bits)
+
+
+def _longest_strings(numbers: dict[tuple[int, ...], int], words: list[int]) -> Iterator[int]:
+    at = 0
+    while at < len(words):
+        end = at + 1
+        while end < len(words) and tuple(words[at : end + 1]) in numbers:
+            end += 1
+        yield numbers[tuple(words[at:end])]
+        at = end
 
 
 # Building shared parts

@@ -51,6 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (unsigned i = 0; i < 2; i++) {
         brv_program *scalar = make_program(&in, "scalar"), *other = make_program(&in, others[i]);
         CHECK(!scalar == !other, "only one instruction set takes the program");
+        CHECK(!scalar || (!brv_prepare_encode(scalar) && !brv_prepare_encode(other)), "out of memory");
         if (scalar && set_classes(scalar) && set_classes(other)) check_block(&in, scalar, other);
         brv_program_free(scalar);
         brv_program_free(other);

@@ -370,6 +370,7 @@ int main(int argc, char **argv)
     for (; read_vector(f, &v); v.number++) {
         brv_status st;
         v.p = brv_program_new(v.wire, v.wire_len, v.shared, v.shared_len, v.bits, v.count, v.block, argv[2], &st);
+        CHECK(!v.p || !brv_prepare_encode(v.p), "out of memory");
         CHECK(v.p, "case %zu: node %d: %s", v.number, st.node, st.what);
         check_decode(&v, s);
         check_ref(&v, s);
