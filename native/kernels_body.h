@@ -70,8 +70,9 @@ static inline void low_bytes(const uint8_t *four, const uint8_t *two, const uint
 /* The low w mod 8 bits of group g, one byte a word. */
 static inline void unpack_low(const low_parts *l, size_t g, uint8_t *restrict low)
 {
-    const uint8_t *four = l->part[0] + g * 128, *two = l->part[1] + g * 64, *one = l->part[2] + g * 32;
-    switch ((l->part[0] ? 4 : 0) | (l->part[1] ? 2 : 0) | (l->part[2] ? 1 : 0)) {
+    const uint8_t *four = l->part[0] ? l->part[0] + g * 128 : NULL, *two = l->part[1] ? l->part[1] + g * 64 : NULL,
+                  *one = l->part[2] ? l->part[2] + g * 32 : NULL;
+    switch ((four ? 4 : 0) | (two ? 2 : 0) | (one ? 1 : 0)) {
     case 7: LOW_BYTES(four, two, one) break;
     case 6: LOW_BYTES(four, two, NULL) break;
     case 5: LOW_BYTES(four, NULL, one) break;
