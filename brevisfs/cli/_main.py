@@ -14,7 +14,10 @@ from brevisfs import __version__
 from brevisfs.cli._console import complain, describe, exit_code
 from brevisfs.errors import ExitCode
 
-_COMMANDS = ("pack", "unpack", "verify", "info", "explain", "prior", "mount", "umount")
+_COMMANDS = (
+    *("pack", "unpack", "verify", "info", "explain", "prior"),
+    *("mount", "umount", "status", "convert", "restore"),
+)
 
 
 class _Commands(click.Group):

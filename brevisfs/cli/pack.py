@@ -15,6 +15,7 @@ from brevisfs.cli._mounts import refuse_mount
 from brevisfs.cli._output import OutputExists, copy_metadata, new_file
 from brevisfs.cli._priors import read_prior
 from brevisfs.errors import BrevisError, ExitCode
+from brevisfs.store import kept_unmounted
 
 
 class AlreadyPacked(BrevisError):
@@ -120,7 +121,7 @@ def _pack(source: Path, target: Path, search: _Search, replace: bool) -> Packed:
         refuse_itself(source, target)
         refuse_mount(target.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(target, replace=replace) as out_fd:
+        with kept_unmounted(target.parent), new_file(target, replace=replace) as out_fd:
             before = os.fstat(source_fd)
             with progress(f"packing {source.name}") as bar:
                 report = search.pack(source_fd, out_fd, bar)

@@ -1,6 +1,7 @@
 """The mount: a store's tree with its archives as the plain files they were made from."""
 
 from brevisfs.fs._background import mount_background
+from brevisfs.fs._control import command, drain, status
 from brevisfs.fs._errors import BadOption, MountBusy, MountFailed, MountpointUnusable, NoFuse
 from brevisfs.fs._options import MountOptions, RecompressionOptions
 from brevisfs.fs._serve import mount_foreground
@@ -14,7 +15,10 @@ __all__ = [
     "MountpointUnusable",
     "NoFuse",
     "RecompressionOptions",
+    "command",
+    "drain",
     "mount_background",
     "mount_foreground",
+    "status",
     "umount",
 ]

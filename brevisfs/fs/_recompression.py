@@ -19,25 +19,17 @@ from brevisfs.fs._inodes import Inode
 from brevisfs.fs._options import RecompressionOptions
 from brevisfs.fs._publishing import Publishing, Source
 from brevisfs.fs._state import on_disk
-from brevisfs.recompress import Refused, looks_like_model, pack_in_worker
+from brevisfs.recompress import Refused, check_room, looks_like_model, pack_in_worker, too_little
 from brevisfs.store import PENDING_SUFFIX, Entry, Kind, Step, Store, Temporary, equal_losers, settle, walk
 
 log = logging.getLogger("brevisfs.fs")
 
-# The least share of a file that packing must save.
-_LEAST_SAVED = 0.02
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 3600.0
-# Free space that packing leaves alone.
-_SPARED = 64 << 20
 # How often to look whether a pause is over that nothing tells the end of.
 _LOOK_AGAIN = 20.0
 # Files found at the start that wait; finding more waits for these.
 _MOST_WAITING = 1000
-
-
-class NoRoom(BrevisError):
-    """There is not enough free space in the store to pack a file."""
 
 
 @dataclass(slots=True, eq=False)
@@ -210,7 +202,7 @@ class Recompression:
         if source is None:
             return
         try:
-            self._check_room(source)
+            check_room(self._operations.store.root, source.identity.size)
             private = self._operations.changes.private
             archive = await trio.to_thread.run_sync(private.temporary)
             try:
@@ -237,9 +229,8 @@ class Recompression:
         if isinstance(outcome, Refused):
             self.refused += 1
             log.info("%s stays as it is: %s", source.name, outcome.reason)
-        elif outcome.stored > size * (1 - _LEAST_SAVED):
+        elif (reason := too_little(size, outcome.stored)) is not None:
             self.refused += 1
-            reason = f"packing it would save {size - outcome.stored} of {size} bytes"
             log.info("%s stays as it is: %s", source.name, reason)
             catalog = self._operations.writing.catalog
             await trio.to_thread.run_sync(catalog.note_judgement, source.identity, reason)
@@ -250,13 +241,6 @@ class Recompression:
         elif job.inode.changes == source.changes:
             # It was changed in the store itself.
             self._add(job.inode, self._options.settle)
-
-    def _check_room(self, source: Source) -> None:
-        there = os.statvfs(self._operations.store.root)
-        free = there.f_bavail * there.f_frsize
-        needed = source.identity.size + _SPARED
-        if free < needed:
-            raise NoRoom(f"it needs {needed} bytes of free space, and there are {free}")
 
     def _signal(self, job: Job) -> None:
         if job.worker is not None:

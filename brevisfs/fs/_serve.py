@@ -22,18 +22,8 @@ from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
 from brevisfs.fs._recompression import Recompression
-from brevisfs.fs._state import Writable
 from brevisfs.fs._tuning import tune
-from brevisfs.store import (
-    PRIVATE_FOLDER,
-    Catalog,
-    Changes,
-    Private,
-    Store,
-    begin,
-    sync_filesystem,
-    take_lock,
-)
+from brevisfs.store import PRIVATE_FOLDER, Session, Store, begin_session, sync_filesystem, take_lock
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -58,7 +48,7 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
             lock = take_lock(backing.root, backing.path)
             if lock is not None:
                 held.callback(os.close, lock)
-            writable = None if lock is None or options.read_only else _set_up_writing(backing, held)
+            writable = None if lock is None or options.read_only else begin_session(backing, held)
         except OSError as error:
             raise MountFailed(
                 f"{backing.path} cannot be mounted: its folder {os.fsdecode(PRIVATE_FOLDER)} cannot be used: "
@@ -70,17 +60,9 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         trio.run(_serve, backing, writable, real, options, answering)
 
 
-def _set_up_writing(store: Store, held: ExitStack) -> Writable:
-    private = held.enter_context(Private(store.root))
-    changes = Changes(store, private)
-    begin(changes)
-    catalog = held.enter_context(Catalog(private.path / "catalog.sqlite"))
-    return Writable(changes, catalog)
-
-
 async def _serve(
     store: Store,
-    writable: Writable | None,
+    writable: Session | None,
     mountpoint: Path,
     options: MountOptions,
     answering: Callable[[], None],

@@ -4,7 +4,6 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from itertools import count
 from typing import Generic, ParamSpec, TypeVar
 
@@ -15,7 +14,7 @@ from pyfuse3 import FUSEError
 from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import ExtentCache
 from brevisfs.fs._inodes import Inode, Inodes, key_of
-from brevisfs.store import Catalog, Changes, Entry, Identity, Kind, Step, Store
+from brevisfs.store import Changes, Entry, Identity, Kind, Session, Step, Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,21 +55,13 @@ class Handles(Generic[T]):
         return self._open.values()
 
 
-@dataclass(frozen=True, slots=True)
-class Writable:
-    """What a mount needs to change its store; a read-only mount has none."""
-
-    changes: Changes
-    catalog: Catalog
-
-
 class State(pyfuse3.Operations):
-    """The store being served and what is in use of it."""
+    """The store being served and what is in use of it. A read-only mount is not `writable`."""
 
     enable_acl = True
 
     def __init__(
-        self, store: Store, backings: Backings, cache: ExtentCache, writable: Writable | None = None
+        self, store: Store, backings: Backings, cache: ExtentCache, writable: Session | None = None
     ) -> None:
         super().__init__()
         self.store = store
@@ -86,7 +77,7 @@ class State(pyfuse3.Operations):
         return self.writing.changes
 
     @property
-    def writing(self) -> Writable:
+    def writing(self) -> Session:
         """Raises EROFS if the mount is read-only."""
         self.check_writing()
         assert self.writable is not None

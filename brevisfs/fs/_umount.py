@@ -10,7 +10,8 @@ from brevisfs.fs._errors import MountBusy, MountFailed, MountpointUnusable, NoFu
 from brevisfs.fs._mounts import FILESYSTEM, filesystem_at, holders
 from brevisfs.fs._xattrs import PREFIX
 
-_SECONDS = 60
+# The daemon waits until all that was written is on disk.
+_SECONDS = 600
 _NAMED = 5
 
 

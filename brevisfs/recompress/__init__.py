@@ -1,6 +1,17 @@
-"""Packing a file in a process of its own, which neither holds up nor endangers whoever wants it packed."""
+"""Packing files in place: in workers, which neither hold up nor endanger who wants it, or offline."""
 
-from brevisfs.recompress._check import looks_like_model, same_as
+from brevisfs.recompress._check import NoRoom, check_room, looks_like_model, same_as, too_little
 from brevisfs.recompress._worker import Outcome, Packed, Refused, WorkerFailed, pack_in_worker
 
-__all__ = ["Outcome", "Packed", "Refused", "WorkerFailed", "looks_like_model", "pack_in_worker", "same_as"]
+__all__ = [
+    "NoRoom",
+    "Outcome",
+    "Packed",
+    "Refused",
+    "WorkerFailed",
+    "check_room",
+    "looks_like_model",
+    "pack_in_worker",
+    "same_as",
+    "too_little",
+]

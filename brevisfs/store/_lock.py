@@ -3,7 +3,8 @@
 import errno
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from brevisfs.store._errors import StoreBusy
@@ -29,11 +30,33 @@ def take_lock(root: int, path: Path) -> int | None:
         holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
         os.close(lock)
         by = f", by process {holder}" if holder else ""
-        raise StoreBusy(f"{path} is already mounted{by}; unmount it there first") from None
+        raise StoreBusy(f"{path} is already mounted or being changed{by}; end that first") from None
     with suppress(OSError):  # a full disk has no room to say who has the lock
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return lock
+
+
+@contextmanager
+def kept_unmounted(folder: Path) -> Iterator[None]:
+    """Keeps the stores that a folder lies in from being mounted, for the time of the block.
+
+    Raises StoreBusy if one is mounted.
+    """
+    with ExitStack() as held:
+        for place in (folder, *folder.absolute().parents):
+            try:
+                lock = os.open(place / os.fsdecode(PRIVATE_FOLDER) / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            held.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StoreBusy(
+                    f"the store {place} is mounted; save into the mount, which packs by itself, or unmount it"
+                ) from None
+        yield
 
 
 def _open_lock(root: int) -> int:

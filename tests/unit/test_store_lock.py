@@ -43,7 +43,7 @@ def test_a_full_disk_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr("brevisfs.store._lock.os.pwrite", full)
         lock = take_lock(store.root, store.path)
         assert lock is not None
-        with pytest.raises(StoreBusy, match="already mounted; unmount"):
+        with pytest.raises(StoreBusy, match="already mounted or being changed; end"):
             take_lock(store.root, store.path)
         os.close(lock)
 

@@ -1,0 +1,48 @@
+"""Having a store to oneself, to change it."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from brevisfs.store._catalog import Catalog
+from brevisfs.store._changes import Changes
+from brevisfs.store._lock import take_lock
+from brevisfs.store._private import Private
+from brevisfs.store._recover import begin
+from brevisfs.store._store import Store
+
+_CATALOG = "catalog.sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What it takes to change a store that this process holds the lock of."""
+
+    changes: Changes
+    catalog: Catalog
+
+
+def begin_session(store: Store, held: ExitStack) -> Session:
+    """Brings a store in order that this process holds the lock of. `held` closes what is opened."""
+    private = held.enter_context(Private(store.root))
+    changes = Changes(store, private)
+    begin(changes)
+    return Session(changes, held.enter_context(Catalog(private.path / _CATALOG)))
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[Session]:
+    """A store to change, with its lock, for the time of the block.
+
+    Raises StoreNotFound, StoreBusy if it is mounted, OSError EROFS if it cannot be written.
+    """
+    with ExitStack() as held:
+        store = held.enter_context(Store(path))
+        lock = take_lock(store.root, store.path)
+        if lock is None:
+            raise OSError(errno.EROFS, "the store cannot be written", str(store.path))
+        held.callback(os.close, lock)
+        yield begin_session(store, held)
