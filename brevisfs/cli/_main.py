@@ -15,7 +15,7 @@ from brevisfs.cli._console import complain, describe, exit_code
 from brevisfs.errors import ExitCode
 
 _COMMANDS = (
-    *("pack", "unpack", "verify", "info", "explain", "prior"),
+    *("pack", "unpack", "verify", "info", "explain", "checkup", "prior"),
     *("mount", "umount", "status", "convert", "restore"),
 )
 

@@ -1,5 +1,6 @@
 """Synthesis: which program stores a tensor in the fewest bytes, and the packing of whole files."""
 
+from brevisfs.synth._checkup import FLOATS, SPARSE, Traits, examine
 from brevisfs.synth._pack import PackReport, SourceChanged, learn_prior, pack
 from brevisfs.synth._plan import Candidate, Plan, synthesize
 from brevisfs.synth._prior import BadPrior, Prior, merged
@@ -10,6 +11,8 @@ from brevisfs.synth._source import Memory, Source
 
 __all__ = [
     "ADAPTIVE",
+    "FLOATS",
+    "SPARSE",
     "BadPrior",
     "Candidate",
     "Effort",
@@ -21,6 +24,8 @@ __all__ = [
     "Source",
     "SourceChanged",
     "Strategy",
+    "Traits",
+    "examine",
     "learn_prior",
     "merged",
     "pack",

@@ -182,7 +182,8 @@ def _fitted(
     encoded = len(made) > 1 and any(_holds_zstd(fitted.node) for _, _, fitted in made)
     finalists = []
     for part, choice, fitted in made:
-        size = _encoded(part, fitted) if encoded else fitted.size
+        known = choice.size if _holds_zstd(fitted.node) else fitted.size
+        size = _encoded(part, fitted) if encoded else known
         rank = size + choice.toll if encoded else fitted.rank
         finalists.append(_Finalist(part, choice, fitted, size, rank))
     return sorted(finalists, key=lambda finalist: finalist.rank)
