@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
-.PHONY: bench-kernels test-large
+.PHONY: bench-kernels bench-synthesis test-large
 .PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make fuzz                libFuzzer on decoder and encoder, ten minutes each (SECONDS=…)'
 	@echo 'make check-native        the three above, shortened'
 	@echo 'make bench-kernels       decoding and encoding next to memcpy (ARGS="--quick --peers --json OUT --files DIR")'
+	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4")'
 	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
 	@echo 'make lint                ruff and mypy --strict'
 	@echo 'make clean               remove what was built'
@@ -59,6 +60,10 @@ corpus-check: build
 
 bench-kernels: build
 	@$(PY) -m bench.kernels $(ARGS)
+
+bench-synthesis: build
+	@test -n "$(FILES)" || { echo 'usage: make bench-synthesis FILES="model.safetensors …" [ARGS="--profile dense --every 4"]' >&2; exit 2; }
+	@$(PY) -m bench.synthesis $(ARGS) $(FILES)
 
 test-large: build
 	@$(PY) -m bench.large $(ARGS)
