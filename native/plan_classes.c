@@ -26,26 +26,42 @@ typedef struct {
     double member[MOST_MEANS][COARSE];
 } learner;
 
+/* Up to AT_ONCE neighbouring segments. */
 static void count_segments(const uint8_t *words, size_t segment, size_t symbols, size_t many, uint32_t *full)
 {
+    size_t i = 0;
     memset(full, 0, many * symbols * sizeof *full);
-    if (many == AT_ONCE) {
-        for (size_t i = 0; i < segment; i++)
-            for (size_t s = 0; s < AT_ONCE; s++) full[s * symbols + words[s * segment + i]]++;
-        return;
+    for (; many == AT_ONCE && i + 8 <= segment; i += 8) {
+        uint64_t next[AT_ONCE];
+        for (size_t s = 0; s < AT_ONCE; s++) next[s] = load64(words + s * segment + i);
+        for (unsigned j = 0; j < 64; j += 8)
+            for (size_t s = 0; s < AT_ONCE; s++) full[s * symbols + (next[s] >> j & 0xff)]++;
     }
     for (size_t s = 0; s < many; s++)
-        for (size_t i = 0; i < segment; i++) full[s * symbols + words[s * segment + i]]++;
+        for (size_t j = i; j < segment; j++) full[s * symbols + words[s * segment + j]]++;
+}
+
+static void add_counts(uint32_t *restrict to, const uint32_t *restrict counts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] += counts[i];
+}
+
+static inline void fold_by(const uint32_t *restrict full, unsigned fold, size_t bins, unsigned shift, int16_t *restrict row)
+{
+    for (size_t b = 0; b < bins; b++) {
+        uint32_t sum = 0;
+        for (unsigned j = 0; j < fold; j++) sum += full[b * fold + j];
+        row[b] = (int16_t)(sum >> shift);
+    }
 }
 
 static void count_leading(const uint32_t *full, unsigned width, unsigned shift, coarse_row row)
 {
-    const unsigned coarse = width < BRV_COARSE_BITS ? width : BRV_COARSE_BITS, fold = 1u << (width - coarse);
-    memset(row, 0, sizeof(coarse_row));
-    for (size_t b = 0; b < (size_t)1 << coarse; b++) {
-        uint32_t sum = 0;
-        for (unsigned j = 0; j < fold; j++) sum += full[b * fold + j];
-        row[b] = (int16_t)(sum >> shift);
+    if (width == BRV_SYMBOL_BITS) fold_by(full, 4, COARSE, shift, row);
+    else if (width == BRV_SYMBOL_BITS - 1) fold_by(full, 2, COARSE, shift, row);
+    else {
+        memset(row, 0, sizeof(coarse_row));
+        fold_by(full, 1, (size_t)1 << width, shift, row);
     }
 }
 
@@ -92,8 +108,11 @@ static void code_lengths(const double *count, unsigned width, coarse_row length)
 static void gather(learner *l)
 {
     uint32_t sum[MOST_MEANS][COARSE] = {{0}};
-    for (size_t s = 0; s < l->segments; s++)
-        for (unsigned b = 0; b < COARSE; b++) sum[l->class[s]][b] += (uint32_t)l->coarse[s][b];
+    for (size_t s = 0; s < l->segments; s++) {
+        uint32_t *restrict to = sum[l->class[s]];
+        const int16_t *restrict row = l->coarse[s];
+        for (unsigned b = 0; b < COARSE; b++) to[b] += (uint32_t)row[b];
+    }
     for (unsigned c = 0; c < l->classes; c++) {
         for (unsigned b = 0; b < COARSE; b++) l->member[c][b] = sum[c][b];
         code_lengths(l->member[c], l->width, l->length[c]);
@@ -213,7 +232,7 @@ static void numbered(const merger *m, unsigned *number)
 }
 
 /* What coding the words of `size` classes ranks, of which each is made of those that have its number. */
-static double rank_classes(const learner *l, const uint64_t *hists, const unsigned *number, unsigned size,
+static double rank_classes(const learner *l, const uint32_t *hists, const unsigned *number, unsigned size,
                            const brv_coding *coding, const brv_tolls *t, uint64_t *room)
 {
     brv_choice choice;
@@ -228,22 +247,21 @@ static double rank_classes(const learner *l, const uint64_t *hists, const unsign
 static int best_merging(const learner *l, const brv_coding *coding, const brv_tolls *t, unsigned *best, uint32_t *tables,
                         double *rank)
 {
-    uint64_t *hists = calloc(2 * MOST_MEANS * l->symbols, sizeof *hists);
+    uint32_t *hists = calloc(MOST_MEANS * l->symbols, sizeof *hists);
+    uint64_t *room = malloc(BRV_MOST_CLASSES * l->symbols * sizeof *room);
     merger *m = malloc(sizeof *m);
-    const int rc = hists && m ? 0 : BRV_NO_MEMORY;
+    const int rc = hists && room && m ? 0 : BRV_NO_MEMORY;
     *rank = INFINITY;
     *tables = 1;
     if (!rc) {
         for (size_t s = 0; s < l->segments; s++)
-            for (size_t i = 0; i < l->symbols; i++)
-                hists[l->class[s] * l->symbols + i] += l->full[s * l->symbols + i];
+            add_counts(hists + l->class[s] * l->symbols, l->full + s * l->symbols, l->symbols);
         start_merging(l, m);
         for (unsigned size = m->classes; size; size--) {
             if (size <= coding->most && (size <= coding->few || size % 2 == 0)) {
                 unsigned number[MOST_MEANS];
                 numbered(m, number);
-                const double reached =
-                    rank_classes(l, hists, number, size, coding, t, hists + MOST_MEANS * l->symbols);
+                const double reached = rank_classes(l, hists, number, size, coding, t, room);
                 if (reached < *rank) {
                     *rank = reached;
                     *tables = size;
@@ -254,6 +272,7 @@ static int best_merging(const learner *l, const brv_coding *coding, const brv_to
         }
     }
     free(hists);
+    free(room);
     free(m);
     return rc;
 }
@@ -309,11 +328,11 @@ int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const br
 int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, const int16_t *lengths,
                uint32_t tables, uint8_t *classes, uint64_t *hists)
 {
-    if (width < 1 || width > BRV_SYMBOL_BITS || !segment || segment > INT32_MAX || !tables || tables > BRV_MOST_CLASSES)
+    if (width < 1 || width > BRV_SYMBOL_BITS || !segment || segment > INT32_MAX || n > INT32_MAX || !tables || tables > BRV_MOST_CLASSES)
         return BRV_ARGUMENT;
     const size_t symbols = (size_t)1 << width, segments = n / segment + (n % segment != 0);
     const unsigned shift = shift_for(segment);
-    uint32_t full[AT_ONCE << BRV_SYMBOL_BITS];
+    uint32_t full[AT_ONCE << BRV_SYMBOL_BITS], sums[BRV_MOST_CLASSES << BRV_SYMBOL_BITS] = {0};
     if (!all_below(words, n, width)) return BRV_ARGUMENT;
     for (size_t s = 0, many; s < segments; s += many) {
         const bool whole = n - s * segment >= AT_ONCE * segment;
@@ -325,8 +344,9 @@ int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, c
             count_leading(full + j * symbols, width, shift, row);
             const unsigned c = nearest(row, (const coarse_row *)lengths, tables);
             classes[s + j] = (uint8_t)c;
-            for (size_t i = 0; i < symbols; i++) hists[c * symbols + i] += full[j * symbols + i];
+            add_counts(sums + c * symbols, full + j * symbols, symbols);
         }
     }
+    for (size_t i = 0; i < tables * symbols; i++) hists[i] += sums[i];
     return 0;
 }

@@ -241,7 +241,7 @@ static void set_floor(dictionary *d, size_t most)
         const size_t n = all_longer(d, 2 * most);
         if (n > most) low = d->floor;
         else high = d->floor;
-        if (n <= most && n + n / 128 >= most) break;
+        if (n <= most && n + n / 32 >= most) break;
         const double guess = d->floor * fmax((double)n, 1.0) / ((double)most + 0.5);
         d->floor = guess > low * 1.0001 && guess < high * 0.9999 ? guess : low > 0 ? sqrt(low * high) : high / 16;
     }

@@ -208,24 +208,39 @@ int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found)
     *found = 0;
     for (size_t i = 0; i + reach <= n; i++) {
         uint64_t mixed = 0;
-        for (size_t j = 0; j < reach; j++) mixed = mixed << (bits & 63) | load_word(words, container, i + j);
+        if (bits == 8 * container) mixed = load64((const uint8_t *)words + i * container);
+        else
+            for (size_t j = 0; j < reach; j++) mixed = mixed << bits | load_word(words, container, i + j);
         *found += mixed ? put_in(&seen, mixed) : zeros++ > 0;
     }
     free(seen.word);
     return 0;
 }
 
+/* Whether one of n words is x, eight bytes at a time; n * sizeof(T) is a multiple of 8. */
+#define HOLDS(T)                                                                                      \
+    static bool holds_##T(const T *a, size_t n, T x)                                                  \
+    {                                                                                                 \
+        const uint64_t ones = ~(uint64_t)0 / (T)~(T)0, tops = ones << (8 * sizeof(T) - 1);            \
+        uint64_t found = 0;                                                                           \
+        for (size_t i = 0; i < n; i += 8 / sizeof(T)) {                                               \
+            const uint64_t other = *(const w64 *)(a + i) ^ ones * x;                                  \
+            found |= (other - ones) & ~other & tops;                                                  \
+        }                                                                                             \
+        return found;                                                                                 \
+    }
+EACH_TYPE(HOLDS)
+
 #define RECURRENCES(T)                                                                                \
     static size_t recurrences_##T(const T *a, size_t n, size_t pattern, uint64_t *out, size_t room)   \
     {                                                                                                 \
-        const T first = a[0];                                                                         \
+        const size_t end = n - pattern + 1;                                                           \
         size_t found = 0;                                                                             \
-        for (size_t at = 1; at + pattern <= n && found < room; at += 64) {                            \
-            const size_t end = n - pattern + 1 - at < 64 ? n - pattern + 1 : at + 64;                 \
-            bool any = false;                                                                         \
-            for (size_t i = at; i < end; i++) any |= a[i] == first;                                   \
-            for (size_t i = at; any && i < end && found < room; i++)                                  \
-                if (!memcmp(a + i, a, pattern * sizeof(T))) out[found++] = i;                         \
+        for (size_t at = 1; at < end && found < room; at += 64) {                                     \
+            const size_t some = end - at < 64 ? end - at : 64;                                        \
+            if (some == 64 && !holds_##T(a + at, 64, a[0])) continue;                                 \
+            for (size_t i = at; i < at + some && found < room; i++)                                   \
+                if (a[i] == a[0] && !memcmp(a + i, a, pattern * sizeof(T))) out[found++] = i;         \
         }                                                                                             \
         return found;                                                                                 \
     }

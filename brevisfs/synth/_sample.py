@@ -5,9 +5,9 @@ A hole's child words are computed here for samples only; passes over all of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -49,11 +49,11 @@ class Sample:
 
     def mapped(self, function: Function) -> Sample:
         """The child's words under a Map."""
-        return self._each(lambda words: unmap(function, words, self.bits), self.count)
+        return self._changed(unmap(function, self.words, self.bits), 0)
 
     def scanned(self, kind: ScanKind) -> Sample:
         """The child's words under a Scan; the stream has two words or more."""
-        return self._each(lambda words: unscan(kind, words, self.bits), self.count - 1)
+        return self._changed(unscan(kind, self.words, self.bits), 1)
 
     def head(self, runs: int, length: int) -> Sample:
         """A smaller sample: up to `runs` runs of up to `length` words."""
@@ -65,9 +65,14 @@ class Sample:
             ]
         return replace(self, pieces=tuple(pieces))
 
-    def _each(self, change: Callable[[Words], Words], count: int) -> Sample:
-        pieces = tuple(changed for changed in map(change, self.pieces) if len(changed))
-        return Sample(self.bits, count, self.block, pieces)
+    def _changed(self, words: Words, fewer: int) -> Sample:
+        """A sample whose pieces are `fewer` words shorter each, from what became of all the words at once."""
+        ends = list(accumulate(map(len, self.pieces)))
+        pieces = (
+            words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True)
+        )
+        some = tuple(piece for piece in pieces if len(piece))
+        return Sample(self.bits, self.count - fewer, self.block, some)
 
 
 def spread(size: int, wanted: int) -> list[int]:
