@@ -148,6 +148,7 @@ def prepared(work: Path, arguments: argparse.Namespace) -> Iterator[list[System]
         mounted, daemon = held.enter_context(brevisfs(store, work / "mount", arguments))
         for profile in PROFILES:
             systems.append(System(profile, mounted / profile, store / profile, ".brv", daemon))
+        systems.append(System("raw", mounted / "raw", store / "raw", "", daemon))
         yield systems
 
 
@@ -163,6 +164,9 @@ def _make(plain: Path, store: Path, arguments: argparse.Namespace) -> None:
         (store / profile).mkdir(parents=True)
         for name in names:
             pack(plain / name, store / profile / f"{name}.brv", profile)
+    (store / "raw").mkdir()
+    for name in names:
+        os.link(plain / name, store / "raw" / name)
     os.sync()
 
 
@@ -206,7 +210,8 @@ def passing_through(source: Path, mountpoint: Path) -> Iterator[tuple[Path, int]
 def brevisfs(store: Path, mountpoint: Path, arguments: argparse.Namespace) -> Iterator[tuple[Path, int]]:
     """The store, mounted for the length of the block, with the daemon's process id."""
     mountpoint.mkdir(exist_ok=True)
-    command = [COMMAND, "mount", str(store), str(mountpoint), "--cache-size", arguments.cache_size]
+    command = [COMMAND, "mount", str(store), str(mountpoint), "--read-only"]
+    command += ["--cache-size", arguments.cache_size]
     if arguments.threads:
         command += ["--threads", str(arguments.threads)]
     subprocess.run([*command, "--log", str(mountpoint.with_suffix(".log"))], check=True)

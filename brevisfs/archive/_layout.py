@@ -67,6 +67,8 @@ SECTION_ENTRY = np.dtype(
     ]
 )
 
+_FIELDS = SECTION_ENTRY.names or ()
+
 
 class Kind(IntEnum):
     """What a section holds."""
@@ -281,20 +283,21 @@ def entry_matches(row: bytes, blocks: bytes) -> bool:
 
 def section_at(table: Table, index: int) -> Section:
     """The section of row `index`."""
-    row = table[index]
+    # Every read comes by here, and numpy takes as long for one field as for the whole row.
+    row = dict(zip(_FIELDS, table[index].item(), strict=True))
     return Section(
         index=index,
-        kind=Kind(int(row["kind"])),
-        code=int(row["code"]),
-        offset=int(row["offset"]),
-        bits=int(row["bits"]),
-        count=int(row["count"]),
-        block=int(row["block"]),
-        record=int(row["record"]),
-        prologue=int(row["prologue"]),
-        first_block=int(row["first_block"]),
-        ref=Ref(int(row["ref"])),
-        target=int(row["target"]),
+        kind=Kind(row["kind"]),
+        code=row["code"],
+        offset=row["offset"],
+        bits=row["bits"],
+        count=row["count"],
+        block=row["block"],
+        record=row["record"],
+        prologue=row["prologue"],
+        first_block=row["first_block"],
+        ref=Ref(row["ref"]),
+        target=row["target"],
     )
 
 

@@ -32,6 +32,10 @@ _PIECE = 4 << 20
 """Bytes, stored or decoded, that one pread and one decode take on; a larger block is one piece."""
 
 _POOLED = 2 * _PIECE
+
+_PREPARED = 32 << 20
+"""Bytes of prepared programs beyond which all are let go of, before one more is prepared."""
+
 _pool = threading.local()
 
 
@@ -155,7 +159,9 @@ class Reader:
             target = self._target(section, first, min(stop, first + taken))
             payload = _buffer("payload", int(ends[taken - 1]) - origin)
             _fill(self._fd, origin, payload)
-            spans = np.stack((starts - np.uint64(origin), ends - starts), axis=1)[:taken]
+            spans = np.empty((taken, 2), np.uint64)
+            spans[:, 0] = starts[:taken] - np.uint64(origin)
+            spans[:, 1] = ends[:taken] - starts[:taken]
             begin = max(lo, first * section.block_size)
             end = min(hi, (first + taken) * section.block_size)
             part = out[begin - lo : end - lo]
@@ -218,6 +224,9 @@ class Reader:
             program = self._programs.get(section.index)
             if program is None:
                 program = self._load(section)
+                if self._program_memory > _PREPARED:
+                    self._programs = {}
+                    self._program_memory = 0
                 self._programs[section.index] = program
                 self._program_memory += program.memory
             return program

@@ -8,6 +8,7 @@ import mmap
 
 _PAGE = mmap.PAGESIZE
 _HUGE = 2 * 1024 * 1024
+_SMALL = 256 * 1024
 
 
 class Buffers:
@@ -30,7 +31,9 @@ class Buffers:
             self.spare -= size
             return free.pop()
         self.held += size
-        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # A large one is left to the decoder to touch, because that takes long.
+        populate = mmap.MAP_POPULATE if size <= _SMALL else 0
+        mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate)
         if size >= _HUGE:
             mapped.madvise(mmap.MADV_HUGEPAGE)
         return memoryview(mapped)

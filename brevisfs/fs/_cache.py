@@ -1,9 +1,9 @@
 """Decoded archives: ranges of the plain file, least recently used, within a hard budget of bytes.
 
-An *extent* is what one decode produces. One that a request waits for is as small as that allows, so that a
-fault of one page does not decode much more than it needs; one that is decoded ahead of a reader is a
-*window* of 2 MiB. What a reader has passed is in the kernel's page cache, and its window is used for what
-comes next: that memory is warm, and the cache keeps what the kernel may ask for again.
+An *extent* is what one decode produces. One that a request waits for is the blocks that it touches and no
+more; one that is decoded ahead of a reader is a *window* of 2 MiB. What was asked for of a window is in the
+kernel's page cache, and its memory is used for what comes next: that memory is warm, and the cache keeps
+what the kernel may ask for again.
 
 The budget has three parts: half of it, at least, for requests that wait (only so many run at once that each
 finds room for what it touches), a quarter for windows, and what the decoding threads work on. So what is in
@@ -21,7 +21,7 @@ import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
-from brevisfs.fs._backing import Backing, Backings, Key
+from brevisfs.fs._backing import Backing, Backings, Key, Reader
 from brevisfs.fs._buffers import Buffers
 from brevisfs.fs._pool import DecodePool
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
@@ -29,23 +29,24 @@ from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 log = logging.getLogger("brevisfs.fs")
 
 GRAIN = 128 * 1024
-"""Extents that a request waits for begin and end at multiples of this, in bytes of the plain file."""
+"""Bytes of a usual block. Where blocks are much larger, extents begin and end at multiples of this."""
 
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
 _MOST_AHEAD = 8 * 1024 * 1024
 _MOST_REQUESTS = 32
-# The stored bytes of a window and what else a thread needs to decode it.
-_THREAD_MEMORY = 2 * WINDOW
-# A request that fits no grains touches one more.
-_REQUEST_MEMORY = REQUEST + GRAIN
+# The stored bytes of a window and of a request, and what else two threads need to decode them.
+_THREADS_MEMORY = 2 * (WINDOW + REQUEST)
+# A request begins and ends within blocks.
+_REQUEST_MEMORY = REQUEST + 2 * GRAIN
 
 
 @dataclass(slots=True, eq=False)
 class _Extent:
     """[begin, end) of a file. `ready` is set once `buffer` is filled or `error` says why not.
 
-    While `pins` > 0 it is in use.
+    While `pins` > 0 it is in use. A window is one of a `stream`, and `unasked` of its bytes were not asked
+    for yet.
     """
 
     key: Key
@@ -55,6 +56,8 @@ class _Extent:
     ready: trio.Event
     pins: int = 0
     error: Exception | None = None
+    stream: Stream | None = None
+    unasked: int = 0
 
 
 @dataclass(slots=True)
@@ -94,8 +97,8 @@ class ExtentCache:
     def __init__(self, budget: int, threads: int, backings: Backings) -> None:
         if budget < SMALLEST_BUDGET:
             raise ValueError(f"a cache of {budget} bytes is below the least, {SMALLEST_BUDGET}")
-        threads = max(1, min(threads, budget // (4 * _THREAD_MEMORY) - 1))
-        self._most = budget - (threads + 1) * _THREAD_MEMORY
+        threads = min(threads, budget // (4 * _THREADS_MEMORY))
+        self._most = budget - threads * _THREADS_MEMORY
         self._most_ahead = budget // 4
         requests = min(_MOST_REQUESTS, (self._most - self._most_ahead) // 2 // _REQUEST_MEMORY)
         self._least = requests * _REQUEST_MEMORY + self._most_ahead
@@ -145,6 +148,8 @@ class ExtentCache:
             finally:
                 self._requests.release()
         self._read_ahead(backing, offset, end)
+        for extent in found:
+            self._let_go(extent)
         return self._assemble([(extent.begin, extent.buffer) for extent in found], offset, end)
 
     def _find(self, backing: Backing, offset: int, end: int) -> list[_Extent] | None:
@@ -165,7 +170,7 @@ class ExtentCache:
             done = extent.end
             place += 1
         for extent in found:
-            self._touch(extent)
+            self._touch(extent, offset, end)
         self.counters.found += len(found)
         return found
 
@@ -213,12 +218,12 @@ class ExtentCache:
                     self.counters.found += 1
                 else:
                     self.counters.joined += 1
-                self._touch(extent)
+                self._touch(extent, offset, end)
             else:
                 lowest = file.extents[place - 1].end if place else 0
                 highest = file.begins[place] if place < len(file.begins) else backing.reader.size
-                begin = max(lowest, done // GRAIN * GRAIN)
-                extent = self._start(backing, begin, min(highest, -(-end // GRAIN) * GRAIN), ahead=False)
+                begin, stop = _blocks(backing.reader, done, min(end, highest))
+                extent = self._start(backing, max(lowest, begin), min(highest, stop))
             extent.pins += 1
             wanted.append(extent)
             done = extent.end
@@ -226,14 +231,26 @@ class ExtentCache:
 
     def _unpin(self, extent: _Extent) -> None:
         extent.pins -= 1
-        if extent.error is not None and not extent.pins:
+        if extent.error is None:
+            self._let_go(extent)
+        elif not extent.pins:
             self._buffers.give(extent.buffer)
 
-    def _touch(self, extent: _Extent) -> None:
-        if extent in self._oldest:
-            self._oldest.move_to_end(extent)
+    def _let_go(self, extent: _Extent) -> None:
+        """Gives the memory of a window back that has been asked for in full."""
+        if extent.stream is not None and extent.unasked <= 0 and not extent.pins:
+            self._close_window(extent)
+            self._buffers.give(extent.buffer)
 
-    def _start(self, backing: Backing, begin: int, end: int, *, ahead: bool) -> _Extent:
+    def _touch(self, extent: _Extent, begin: int, end: int) -> None:
+        """[begin, end) was asked for, which the extent has some of."""
+        if extent.stream is None:
+            self._oldest.move_to_end(extent)
+        else:
+            extent.unasked -= min(end, extent.end) - max(begin, extent.begin)
+
+    def _start(self, backing: Backing, begin: int, end: int, stream: Stream | None = None) -> _Extent:
+        """Has an extent decoded, as a window of `stream` if there is one."""
         reader = backing.reader
         assert reader is not None
         self._make_room(end - begin)
@@ -242,7 +259,9 @@ class ExtentCache:
         place = bisect_right(file.begins, begin)
         file.begins.insert(place, begin)
         file.extents.insert(place, extent)
-        if ahead:
+        if stream is not None:
+            extent.stream, extent.unasked = stream, end - begin
+            self._windows[stream].append(extent)
             self._ahead += end - begin
             self.counters.ahead += 1
         else:
@@ -250,15 +269,19 @@ class ExtentCache:
             self.counters.decoded += 1
         backing.users += 1
         work = partial(reader.read_into, begin, extent.buffer[: end - begin])
-        self._pool.submit(work, partial(self._decoded, backing, extent), ahead=ahead)
+        self._pool.submit(work, partial(self._decoded, backing, extent), ahead=stream is not None)
         return extent
 
     def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:
         if error is not None:
             extent.error = error
-            self._remove(extent)
+            if extent.stream is not None:
+                self._close_window(extent)
+            else:
+                self._remove(extent)
             self.counters.failed += 1
         self._unpin(extent)
+        self._index_memory()
         self._backings.release(backing)
         extent.ready.set()
 
@@ -276,9 +299,7 @@ class ExtentCache:
         reader = backing.reader
         assert reader is not None
         stream = self._streams.follow(backing.key, offset, end, reader.section_at)
-        windows = self._windows.setdefault(stream, [])
-        while windows and windows[0].end <= stream.next - REQUEST and not windows[0].pins:
-            self._drop(windows.pop(0))
+        self._windows.setdefault(stream, [])
         target = min(stream.target(_MOST_AHEAD), reader.size)
         while stream.ahead < target:
             file = self._files.setdefault(backing.key, _File())
@@ -287,10 +308,11 @@ class ExtentCache:
             if highest <= stream.ahead:
                 stream.ahead = file.extents[place].end
                 continue
-            length = min(WINDOW, highest - stream.ahead)
+            # Windows end where requests do, so that few requests have to be put together from two.
+            length = min(WINDOW - (stream.ahead - stream.next) % REQUEST, highest - stream.ahead)
             if not self._room_ahead(length):
                 break
-            windows.append(self._start(backing, stream.ahead, stream.ahead + length, ahead=True))
+            self._start(backing, stream.ahead, stream.ahead + length, stream)
             stream.ahead += length
         surplus = self._streams.surplus()
         if surplus is not None:
@@ -299,30 +321,27 @@ class ExtentCache:
     def _room_ahead(self, size: int) -> bool:
         """Whether `size` bytes more may be decoded ahead; streams that have stopped make room."""
         while self._ahead + size > self._most_ahead:
-            stopped = next((stream for stream in self._streams.idle() if self._is_free(stream)), None)
+            stopped = next((stream for stream in self._streams.idle() if self._windows[stream]), None)
             if stopped is None:
                 return False
             self._forget(stopped)
         return True
 
-    def _is_free(self, stream: Stream) -> bool:
-        windows = self._windows[stream]
-        return bool(windows) and not any(window.pins for window in windows)
-
     def _forget(self, stream: Stream) -> None:
+        """Lets go of a stream; what is decoded ahead for it goes like any other extent."""
         self._streams.forget(stream)
         for window in self._windows.pop(stream):
-            if window.pins:
-                self._ahead -= window.end - window.begin
-                self._oldest[window] = None  # it goes like any other
-            else:
-                self._drop(window)
+            window.stream = None
+            self._ahead -= window.end - window.begin
+            self._oldest[window] = None
 
-    def _drop(self, window: _Extent) -> None:
+    def _close_window(self, window: _Extent) -> None:
+        """Takes a window from its stream and its file."""
+        assert window.stream is not None
+        self._windows[window.stream].remove(window)
+        window.stream = None
         self._ahead -= window.end - window.begin
-        if window.error is None:
-            self._remove(window)
-            self._buffers.give(window.buffer)
+        self._remove(window)
 
     async def _salvage(
         self, backing: Backing, extent: _Extent, begin: int, end: int
@@ -366,3 +385,13 @@ class ExtentCache:
             self._backings.drop_programs()
             memory = self._backings.memory
         return memory
+
+
+def _blocks(reader: Reader, begin: int, end: int) -> tuple[int, int]:
+    """The range to decode for [begin, end): the blocks that it touches."""
+    first = reader.section_at(begin)
+    last = first if end <= first.end else reader.section_at(end - 1)
+    if max(first.block_size, last.block_size) > GRAIN:
+        return begin // GRAIN * GRAIN, -(-end // GRAIN) * GRAIN
+    begin -= (begin - first.offset) % first.block_size
+    return begin, min(last.end, end + (last.offset - end) % last.block_size)

@@ -11,12 +11,11 @@ from pyfuse3 import FileInfo, FUSEError, RequestContext
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._inodes import Inode
+from brevisfs.fs._readahead import REQUEST
 from brevisfs.fs._state import Handles, State, on_disk
 from brevisfs.store import Entry, Identity
 
 log = logging.getLogger("brevisfs.fs")
-
-_SMALL = 128 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +33,7 @@ class Files(State):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.files: Handles[OpenFile] = Handles()
-        self._small = memoryview(bytearray(_SMALL))
+        self._reply = memoryview(bytearray(REQUEST))
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
         file = self.inodes[inode]
@@ -64,8 +63,8 @@ class Files(State):
         with self.backings.held(self.files[fh].backing) as backing:
             if backing.reader is not None:
                 return await self.cache.read(backing, off, size)
-            if size <= _SMALL and self._read_at_once(backing.file, off, size):
-                return self._small[:size]
+            if (at_once := self._read_at_once(backing.file, off, size)) is not None:
+                return at_once
             return await on_disk(_read_all, backing.file, off, size)
 
     async def release(self, fh: int) -> None:
@@ -89,15 +88,19 @@ class Files(State):
         name = entry.file.decode("utf-8", "backslashreplace")
         return Backing(name, entry.kind, entry.identity, file)
 
-    def _read_at_once(self, file: int, offset: int, size: int) -> bool:
-        """Fills `_small` with `size` bytes if the kernel has them all in memory; never waits.
+    def _read_at_once(self, file: int, offset: int, size: int) -> memoryview | None:
+        """The answer to a read if the kernel has all of it in memory; never waits.
 
-        For a small read this is a fraction of what handing it to a thread takes.
+        This takes a fraction of what handing the read to a thread does.
         """
+        if size > REQUEST:
+            return None
         try:
-            return os.preadv(file, [self._small[:size]], offset, os.RWF_NOWAIT) == size
+            done = os.preadv(file, [self._reply[:size]], offset, os.RWF_NOWAIT)
         except OSError:
-            return False
+            return None
+        is_all = done == size or offset + done == os.fstat(file).st_size
+        return self._reply[:done] if is_all else None
 
     async def _adopt(self, opened: Backing) -> Backing:
         try:

@@ -1,46 +1,40 @@
 """The threads that decode, and the way their results come back to the event loop."""
 
 import threading
-from collections import deque
 from collections.abc import Callable
+from queue import SimpleQueue
 
 import trio
 
-_Work = Callable[[], None]
-_Done = Callable[[Exception | None], None]
+Work = Callable[[], None]
+Done = Callable[[Exception | None], None]
 
 
 class DecodePool:
-    """`threads` threads that decode what is waited for or will be, and one for the former alone.
+    """`threads` threads for what requests wait for, and as many for what is decoded ahead of them.
 
-    So a page of a small file does not wait behind what a large one will need. Belongs to the event loop
-    that it is made in.
+    So a page of a small file does not wait behind what a large one will need: the processors are shared
+    between the two by the kernel. Belongs to the event loop that it is made in.
     """
 
     def __init__(self, threads: int) -> None:
         self._loop = trio.lowlevel.current_trio_token()
-        self._wanted: deque[tuple[_Work, _Done]] = deque()
-        self._ahead: deque[tuple[_Work, _Done]] = deque()
-        self._change = threading.Condition()
-        self._free = threads
         self._closed = False
+        self._wanted: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        self._ahead: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._run, name=f"decode-{number}", daemon=True)
-            for number in range(threads + 1)
+            (threading.Thread(target=self._run, args=(jobs,), name=f"decode-{number}", daemon=True), jobs)
+            for number in range(threads)
+            for jobs in (self._wanted, self._ahead)
         ]
-        for thread in self._threads:
+        for thread, _ in self._threads:
             thread.start()
 
-    def submit(self, work: _Work, done: _Done, *, ahead: bool = False) -> None:
-        """Runs `work` in a thread, then `done` on the event loop with what `work` raised.
+    def submit(self, work: Work, done: Done, *, ahead: bool = False) -> None:
+        """Runs `work` in a thread, then `done` on the event loop with what `work` raised."""
+        (self._ahead if ahead else self._wanted).put((work, done))
 
-        What nobody waits for yet is said to be `ahead`, and lets all other work pass.
-        """
-        with self._change:
-            (self._ahead if ahead else self._wanted).append((work, done))
-            self._change.notify()
-
-    async def run(self, work: _Work) -> None:
+    async def run(self, work: Work) -> None:
         """Runs `work` in a thread, waits for it and raises what it raised."""
         finished = trio.Event()
         raised: list[Exception | None] = []
@@ -55,30 +49,22 @@ class DecodePool:
             raise raised[0]
 
     def close(self) -> None:
-        """Waits for the threads to end; blocks. What was read ahead and not begun is not done."""
-        with self._change:
-            self._closed = True
-            self._ahead.clear()
-            self._change.notify_all()
-        for thread in self._threads:
+        """Waits for the threads to end; blocks. What was not begun is not done."""
+        self._closed = True
+        for _, jobs in self._threads:
+            jobs.put(None)
+        for thread, _ in self._threads:
             thread.join()
 
-    def _run(self) -> None:
-        while True:
-            with self._change:
-                while not (self._wanted or (self._ahead and self._free)):
-                    if self._closed:
-                        return
-                    self._change.wait()
-                ahead = not self._wanted
-                self._free -= ahead
-                work, done = (self._ahead if ahead else self._wanted).popleft()
+    def _run(self, jobs: "SimpleQueue[tuple[Work, Done] | None]") -> None:
+        while (job := jobs.get()) is not None:
+            if self._closed:
+                continue
+            work, done = job
             error: Exception | None = None
             try:
                 work()
             except Exception as raised:
                 error = raised
             self._loop.run_sync_soon(done, error)
-            del work, done, error
-            with self._change:
-                self._free += ahead
+            del job, work, done, error

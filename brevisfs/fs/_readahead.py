@@ -25,7 +25,7 @@ _ONE_READ = REQUEST + 4096
 _WHOLE = 128 * 1024
 _PAGE = 4096
 _STREAMS, _FILES = 16, 256
-_IDLE = 512
+_IDLE = 128
 
 
 @dataclass(slots=True, eq=False)

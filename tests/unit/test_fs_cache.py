@@ -96,7 +96,7 @@ def run(test: Callable[[], Awaitable[Any]]) -> None:
 
 
 DATA = noise(5 * GRAIN + 12_345)
-THREADS = 2 * 2 * WINDOW
+THREADS = 2 * (WINDOW + REQUEST)
 """What the threads of the smallest budget are given."""
 
 
