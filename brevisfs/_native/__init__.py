@@ -115,8 +115,10 @@ def _forced_cpu() -> Any:
 
 
 def cpu() -> str:
-    """The instruction set in use: "avx512", "avx2" or "scalar", the best that this machine has, or the one that
-    BREVISFS_CPU names if it has that."""
+    """The instruction set in use: "avx512", "avx2" or "scalar".
+
+    The best that this machine has, or the one that BREVISFS_CPU names if it has that.
+    """
     return str(ffi.string(lib.brv_cpu(_forced_cpu())).decode())
 
 
