@@ -30,6 +30,9 @@ from brevisfs.store import (
 log = logging.getLogger("brevisfs.fs")
 
 _PIECE = 4 << 20
+# A write that takes longer than this many seconds was held up; those of the next second may be too.
+_PATIENCE = 0.005
+_THROTTLED = 1.0
 # A copy-up that takes longer than this many seconds is told of while it goes on.
 _TOLD = 5.0
 
@@ -49,6 +52,7 @@ class Writing(Files):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.watcher: Watcher | None = None
+        self._throttled_until = 0.0
         self._unpacking: dict[Inode, trio.Lock] = {}
         self.unpacked: dict[str, tuple[int, int]] = {}
         """Copy-ups that are under way: name in the store → bytes done and in all."""
@@ -75,7 +79,24 @@ class Writing(Files):
         handle = self.files[fh]
         if handle.backing.kind is Kind.ARCHIVE:
             await self.unpack(handle.inode)
-        return await on_disk(_write_most, handle.backing.file, buf, off)
+        if time.monotonic() < self._throttled_until:
+            return await on_disk(_write_most, handle.backing.file, buf, off)
+        return self._write_at_once(handle.backing.file, buf, off)
+
+    def _write_at_once(self, file: int, data: bytes, offset: int) -> int:
+        """Writes into the kernel's memory, which takes less than handing it to a thread would.
+
+        The kernel holds up whoever writes faster than the disk can; then it does have to be a thread.
+        """
+        began = time.monotonic()
+        try:
+            return _write_most(file, data, offset)
+        except OSError as error:
+            raise FUSEError(error.errno or errno.EIO) from None
+        finally:
+            now = time.monotonic()
+            if now - began > _PATIENCE:
+                self._throttled_until = now + _THROTTLED
 
     async def flush(self, fh: int) -> None:
         handle = self.files[fh]
