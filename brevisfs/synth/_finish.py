@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs._native import Analysis, Buffer, Program, huffman_tables, join_shared, rans_tables
+from brevisfs._native import Analysis, Buffer, Program, _plan, huffman_tables, join_shared, rans_tables
 from brevisfs._native._plan import Coding, Way
 from brevisfs.dsl import (
     Concat,
@@ -43,6 +44,7 @@ from brevisfs.synth import _classes, _literal
 from brevisfs.synth._columns import Tile
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, Histogram
 from brevisfs.synth._profile import FEW_TABLES, Settings
+from brevisfs.synth._sample import Words, container
 from brevisfs.synth._source import Part
 
 RARE = 0.02
@@ -54,6 +56,9 @@ CLASSED_WORDS = 1 << 15
 
 LEARN_WORDS = 1 << 20
 """Words that classes of segments are learnt from."""
+
+COUNTED_WHOLE = {8: 1 << 12, 16: 1 << 20}
+"""By bits, words from which it pays to count whole words before fields."""
 
 BLOCK_ENTRY_BYTES = 20
 """What an archive says of a block beside its payload."""
@@ -84,7 +89,7 @@ def finish(
     """
     if isinstance(node, Repeat):
         return _finish_repeat(part, node, shape, settings)
-    leaves = _count_leaves(part, node, settings)
+    leaves = _count_leaves(part, node)
     choices = {index: leaf.completed(settings) for index, leaf in leaves.items()}
     part, learnt = _laid_out(part, node, leaves, choices, shape, tiles, settings)
     classings = {}
@@ -196,7 +201,7 @@ def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Way | None:
 
     Words that are not cut may show only by their places that they are worth coding.
     """
-    if leaf.extent.count < CLASSED_WORDS:
+    if leaf.extent.count < CLASSED_WORDS or leaf.scarce:
         return None
     match choice.node:
         case Lit(Rans()):
@@ -263,12 +268,12 @@ def _inner_bytes(part: Part, node: Node) -> int:
 class _Leaf:
     """What is learnt about one leaf from all of its words."""
 
-    def __init__(self, node: Node, bits: int, extent: Extent, settings: Settings) -> None:
-        self.node, self.bits, self.extent = node, bits, extent
+    def __init__(self, node: Node, bits: int, extent: Extent, scarce: bool) -> None:
+        self.node, self.bits, self.extent, self.scarce = node, bits, extent, scarce
         self.fixed = node in (Lit(Raw()), Lit(Zstd()))
         self.narrow = not self.fixed and bits <= _literal.SYMBOL_BITS
         self.hist = np.zeros(1 << bits if self.narrow else 0, np.uint64)
-        self.others = 0
+        self.others = self.seen = 0
 
     def on(self, block: int) -> _Leaf:
         """The leaf on blocks of another size."""
@@ -280,9 +285,25 @@ class _Leaf:
         """Take in the leaf's words in one block."""
         if self.narrow:
             analysis.histogram(block, data, index, self.hist)
-        elif isinstance(self.node, Const):
-            words = analysis.words(block, data, index)
+            return
+        words = analysis.words(block, data, index)
+        self.seen += len(words)
+        if isinstance(self.node, Const):
             self.others += int(np.count_nonzero(words != words.dtype.type(self.node.word)))
+
+    def settle(self) -> None:
+        """A Select's child has fewer words than its type says, spread over as many blocks."""
+        if self.scarce:
+            count = max(1, int(self.hist.sum()) if self.narrow else self.seen)
+            self.extent = Extent(count, max(1, count * self.extent.block // self.extent.count))
+
+    def add_counted(self, words: Words, counts: NDArray[np.uint64]) -> None:
+        """Take in each of the leaf's words as often as `counts` says."""
+        if self.narrow:
+            # Floating-point sums of whole numbers: exact below 2^53.
+            self.hist += np.bincount(words, counts, len(self.hist)).astype(np.uint64)
+        elif isinstance(self.node, Const):
+            self.others += int(counts[words != words.dtype.type(self.node.word)].sum())
 
     def completed(self, settings: Settings) -> Choice:
         """The leaf that fits all of the words."""
@@ -349,19 +370,41 @@ def _scans_above(node: Node, bits: int, count: int) -> dict[int, int]:
     return above
 
 
-def _count_leaves(part: Part, node: Node, settings: Settings) -> dict[int, _Leaf]:
+def _scarce(node: Node, bits: int, count: int) -> set[int]:
+    """Prefix indexes of the nodes below the child of a Select."""
+    found: set[int] = set()
+    ahead = [(False, node, bits, count)]
+    for index in range(sum(1 for _ in walk(node, bits, count))):
+        scarce, inner, bits, count = ahead.pop()
+        if scarce:
+            found.add(index)
+        below = [(scarce, *child) for child in children(inner, bits, count)]
+        if isinstance(inner, Select):
+            below[-1] = (True, *below[-1][1:])
+        ahead += reversed(below)
+    return found
+
+
+def _count_leaves(part: Part, node: Node) -> dict[int, _Leaf]:
     """Each leaf by prefix index, with all of its words taken in."""
+    scarce = _scarce(node, part.bits, part.count)
     leaves = {
-        index: _Leaf(leaf, bits, Extent(count, part.block), settings)
+        index: _Leaf(leaf, bits, Extent(count, part.block), index in scarce)
         for index, _, leaf, bits, count in walk(node, part.bits, part.count)
         if isinstance(leaf, Lit | Const)
     }
-    wanted = [(index, leaf) for index, leaf in leaves.items() if leaf.narrow or isinstance(leaf.node, Const)]
+    wanted = [
+        (index, leaf)
+        for index, leaf in leaves.items()
+        if leaf.narrow or leaf.scarce or isinstance(leaf.node, Const)
+    ]
     analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
     for block in range(-(-part.count // part.block) if wanted else 0):
         data = part.block_bytes(block)
         for index, leaf in wanted:
             leaf.add(analysis, index, block, data)
+    for leaf in leaves.values():
+        leaf.settle()
     return leaves
 
 

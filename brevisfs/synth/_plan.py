@@ -164,10 +164,11 @@ def _fitted(
     Records by column are ranked with what such tables bring.
     """
     made: list[tuple[Part, Choice, Finished]] = []
+    kinds: set[frozenset[type[Node]]] = set()
     for part, choice in choices:
         if made and choice.rank > CLOSE * made[0][1].rank:
             break
-        if made and (isinstance(choice.node, Lit) or _kind(choice.node) == _kind(made[0][1].node)):
+        if made and (isinstance(choice.node, Lit) or _kind(choice.node) in kinds):
             continue
         try:
             check(choice.node, part.bits, part.count)
@@ -176,6 +177,7 @@ def _fitted(
         except ProgramError:
             continue
         made.append((part, choice, fitted))
+        kinds.add(_kind(choice.node))
         if len(made) == FINALISTS or isinstance(choice.node, Transpose):
             break
     # What zstd comes to is not known before words are encoded.

@@ -30,6 +30,8 @@ PRODUCTIONS = (
     "repeat",
     "record",
     "transpose",
+    "palette",
+    "select",
 )
 """What may fill a hole."""
 

@@ -10,17 +10,31 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from math import log2
 
-from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Repeat, Transpose
-from brevisfs.dsl._check import MAX_DEPTH
-from brevisfs.synth import _columns, _fields, _structure
+import numpy as np
+
+from brevisfs._native import _plan
+from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Palette, Repeat, Select, Transpose, to_wire
+from brevisfs.dsl._check import MAX_DEPTH, MAX_PALETTE
+from brevisfs.dsl._program import index_bits
+from brevisfs.synth import _columns, _fields, _structure, _times
 from brevisfs.synth._fields import Field
 from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
-from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, Choice, Extent
+from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, SYMBOL_BITS, Choice, Extent
 from brevisfs.synth._profile import Settings
-from brevisfs.synth._sample import Sample, container
+from brevisfs.synth._sample import Sample, Words, container
 from brevisfs.synth._source import Part, block_words
 from brevisfs.synth._steps import Step
+
+SOME_WORDS = 1024
+"""Words that tell whether Palette and Select are looked at."""
+
+DISTINCT = 0.95
+PALETTE_GAIN = 0.9
+SELECT_SHARE, SELECT_GAIN = 0.03, 2.0
+"""A table is looked at if places in it take so much less than the words do as fields; a Select, if what
+the usual word takes so far is so many times what its mask takes."""
 
 WIDEST_RECORD = 8
 """Bytes up to which a record is a word."""
@@ -33,6 +47,8 @@ def moves(hole: Hole) -> Iterator[Move]:
         yield from _cut(hole)
         for look in hole.simpler():
             yield _under(hole, look.production, look.steps)
+        if hole.bits > SYMBOL_BITS:
+            yield from _few(hole)
 
 
 def _whole(hole: Hole) -> Iterator[Move]:
@@ -120,6 +136,93 @@ def _under(hole: Hole, production: str, steps: tuple[Step, ...]) -> Move:
 
 def _placed(steps: tuple[Step, ...], size: float, below: Sequence[Choice]) -> Choice:
     return placed(steps, size, below[0])
+
+
+def _few(hole: Hole) -> Iterator[Move]:
+    """Productions for words that are few, or mostly one."""
+    some = hole.glance.words[:: -(-len(hole.glance.words) // SOME_WORDS)]
+    values, counts = np.unique(some, return_counts=True)
+    literal = 8 * hole.literal.size / hole.extent.count
+    usual = int(np.argmax(counts))
+    share = int(counts[usual]) / len(some)
+    if SELECT_SHARE < share < 1 and share * literal > SELECT_GAIN * _mask_bits(share):
+        yield _select(hole, int(values[usual]))
+    if len(values) < DISTINCT * len(some):
+        palette = _palette(hole, PALETTE_GAIN * literal)
+        if palette is not None:
+            yield palette
+
+
+def _mask_bits(share: float) -> float:
+    """Bits a word of a mask of which `share` are alike."""
+    return -share * log2(share) - (1 - share) * log2(1 - share)
+
+
+def _select(hole: Hole, word: int) -> Move:
+    """A mask of the words that are not `word`, and those."""
+    sample = hole.sample
+    masks = [piece != sample.words.dtype.type(word) for piece in sample.pieces]
+    share = sum(int(np.count_nonzero(mask)) for mask in masks) / len(sample.words)
+    left = tuple(piece[mask] for piece, mask in zip(sample.pieces, masks, strict=True) if mask.any())
+    ones = replace(sample, bits=1, pieces=tuple(mask.astype(np.uint8) for mask in masks))
+    # Each block has its own share of the others.
+    count, block = max(1, round(share * sample.count)), max(1, round(share * sample.block))
+    others = Sample(sample.bits, count, block, left)
+    made = [
+        Hole(lambda: ones, hole.depth + 1, "u1", hole.settings, recurring=False),
+        Hole(
+            lambda: others,
+            hole.depth + 1,
+            hole.kind,
+            hole.settings,
+            floating=hole.floating,
+            recurring=hole.recurring,
+        ),
+    ]
+    size = NODE_BYTES + (sample.bits + 6) // 7
+    toll = hole.settings.toll * sample.count * _times.SELECT / 8
+    return Move("select", tuple(made), partial(_selected, word, size, toll), size=size)
+
+
+def _selected(word: int, size: float, toll: float, below: Sequence[Choice]) -> Choice:
+    mask, child = below
+    node = Select(word, mask.node, child.node)
+    return Choice(node, size + mask.size + child.size, toll + mask.toll + child.toll)
+
+
+def _palette(hole: Hole, limit: float) -> Move | None:
+    """Places in a table of the words, if these are few and all known and take at most `limit` bits each."""
+    glance = np.unique(hole.glance.words, return_counts=True)[1]
+    if len(glance) > MAX_PALETTE or _plan.entropy_bits(glance) > limit * int(glance.sum()):
+        return None
+    words = _every_word(hole)
+    if words is None:
+        return None
+    sample, bits = hole.sample, index_bits(len(words))
+    places = tuple(np.searchsorted(words, piece).astype(container(bits)) for piece in sample.pieces)
+    indexes = replace(sample, bits=bits, pieces=places)
+    values = tuple(words.tolist())
+    size = NODE_BYTES + len(to_wire(Palette(values, Const(0))))
+    toll = hole.settings.toll * sample.count * _times.PALETTE / 8
+    child = Hole(lambda: indexes, hole.depth + 1, f"u{bits}", hole.settings, recurring=hole.recurring)
+    return Move("palette", (child,), partial(_looked_up, values, size, toll), size=size)
+
+
+def _looked_up(words: tuple[int, ...], size: float, toll: float, below: Sequence[Choice]) -> Choice:
+    child = below[0]
+    return Choice(Palette(words, child.node), size + child.size, toll + child.toll)
+
+
+def _every_word(hole: Hole) -> Words | None:
+    """The different words of the whole stream, ascending; None if they are many or not all can be seen."""
+    words: Words = np.unique(hole.sample.words)
+    if hole.part is not None:
+        for some in hole.part.passes():
+            if len(words) <= MAX_PALETTE:
+                words = np.union1d(words, some)
+    elif len(hole.sample.words) < hole.sample.count:
+        return None
+    return words if 2 <= len(words) <= MAX_PALETTE else None
 
 
 def _over(operator: Callable[[Node], Node], below: Sequence[Choice]) -> Choice:

@@ -25,5 +25,8 @@ SPARSE, LISTED = 0.01, 2.0
 FIELD, JOINED = 0.18, 0.1
 """A field of a Merge; all fields of one that a single pass puts together (see `_fields.is_joined`)."""
 
+SELECT, PALETTE = 0.25, 0.5
+"""A word of either, without its mask's or child's own time."""
+
 ZSTD_BYTE = 0.5
 """A byte of a zstd literal."""

@@ -139,5 +139,6 @@ def test_no_prior_is_in_the_archive_and_none_is_needed_to_read_it(model: Path, t
 
 def test_a_larger_budget_packs_no_larger(model: Path) -> None:
     sizes = [len(packed(model, "--budget", budget)) for budget in ("1", "4", "12")]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] < sizes[0]
+    assert sizes[1] < 0.9 * sizes[0]
+    # What is found is compared as the search prices it, to about a thousandth.
+    assert sizes[2] < 1.001 * sizes[1]

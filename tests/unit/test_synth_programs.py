@@ -8,7 +8,22 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from brevisfs.dsl import Const, Huffman, Lit, Map, Merge, Rans, Raw, Repeat, RotR, Scan, to_text, walk
+from brevisfs.dsl import (
+    Const,
+    Huffman,
+    Lit,
+    Map,
+    Merge,
+    Palette,
+    Rans,
+    Raw,
+    Repeat,
+    RotR,
+    Scan,
+    Select,
+    to_text,
+    walk,
+)
 from brevisfs.synth import Candidate, Memory, Plan, Profile, synthesize
 from tests.plans import planned, restored, stored_size
 
@@ -93,10 +108,42 @@ def test_rows_with_zero_low_bits_are_a_part_of_their_own() -> None:
 
 
 def test_signed_numbers_near_zero_are_zigzagged() -> None:
-    numbers = np.rint(RNG(0).normal(size=50_000) * 4).astype("<i8")
+    numbers = np.rint(RNG(0).normal(size=50_000) * 1_000).astype("<i8")
     text = to_text(planned(numbers.tobytes(), "I64", (50_000,)).node)
     assert "zigzag" in text
     assert re.search(r"5\d: Const 0", text)
+
+
+def test_few_words_are_a_palette() -> None:
+    scale = np.float32(0.0123)
+    for levels, count in ((16, 3_000), (256, 60_000), (2_000, 60_000)):
+        floats = (scale * RNG(0).binomial(levels, 0.5, count)).astype("<f4")
+        plan = planned(floats.tobytes(), "F32", (count // 100, 100))
+        assert isinstance(plan.node, Palette)
+        assert len(plan.node.words) == len(np.unique(floats))
+        assert restored(plan, floats.tobytes()) == floats.tobytes()
+
+
+def test_a_palette_has_words_that_no_sample_has() -> None:
+    floats = (np.float32(0.1) * RNG(0).binomial(40, 0.5, 2_500_000)).astype("<f4")
+    floats[[16_390, -1]] = 77.0, -5.0
+    plan = planned(floats.tobytes(), "F32", (2_500_000,))
+    assert isinstance(plan.node, Palette)
+    assert restored(plan, floats.tobytes()) == floats.tobytes()
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_pruned_weights_are_selected(dtype: str, profile: Profile) -> None:
+    floats = np.where(RNG(1).random(200_000) < 0.6, 0, gaussian(200_000)).astype("<f4")
+    data = {"F32": floats.tobytes(), "F16": floats.astype("<f2").tobytes(), "BF16": bf16(floats).tobytes()}[
+        dtype
+    ]
+    plan = planned(data, dtype, (500, 400), profile)
+    assert any(isinstance(node, Select) for _, _, node, _, _ in walk(plan.node, plan.bits, plan.count))
+    assert restored(plan, data) == data
+    others = {"F32": 27.6, "F16": 14.5, "BF16": 10.8}[dtype]
+    assert stored_size(plan, data) < (1 + 0.4 * others) / 8 * 200_000
 
 
 def test_slow_changes_are_a_scan() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from brevisfs._native import Analysis
 from brevisfs.dsl import Const, Lit, Node, Raw, check, children, to_text, to_wire, walk
-from brevisfs.synth import Prior, Strategy, _prior, _search
+from brevisfs.synth import Prior, Strategy, _prior, _productions, _search
 from brevisfs.synth._hole import Hole, Move
 from brevisfs.synth._literal import Extent, raw
 from brevisfs.synth._prior import LITERAL, PRODUCTIONS
@@ -50,6 +50,16 @@ def runs() -> np.ndarray:
     ).astype("<u4")
 
 
+def levels(count: int = 6_000) -> np.ndarray:
+    """Few floats."""
+    return (np.float32(0.1) * RNG(0).binomial(30, 0.5, count)).astype("<f4").view("<u4")
+
+
+def pruned(count: int = 6_000) -> np.ndarray:
+    """Floats of which half are zero."""
+    return np.where(RNG(1).random(count) < 0.5, 0, RNG(0).normal(size=count)).astype("<f4").view("<u4")
+
+
 def flipped(count: int = 6_000) -> np.ndarray:
     """Small numbers, half of them with all bits turned over."""
     return (RNG(0).integers(0, 8, count) ^ np.where(RNG(1).random(count) < 0.5, 0xFFFF, 0)).astype("<u2")
@@ -65,7 +75,7 @@ def floats() -> np.ndarray:
     return (RNG(0).normal(size=6_000) * 0.05).astype("<f4").view("<u4")
 
 
-STREAMS = {
+STREAMS: dict[str, Callable[[], Hole]] = {
     "sticky": lambda: hole(sticky()),
     "curve": lambda: hole(curve()),
     "runs": lambda: hole(runs()),
@@ -76,6 +86,8 @@ STREAMS = {
     "signed": lambda: hole(np.rint(RNG(0).normal(size=6_000) * 4).astype("<i8").view("<u8")),
     "flipped": lambda: hole(flipped()),
     "around a carry": lambda: hole((0x7F80 + RNG(0).binomial(256, 0.5, 6_000)).astype("<u2")),
+    "levels": lambda: hole(levels()),
+    "pruned": lambda: hole(pruned(), floating=True),
     "noise": lambda: hole(RNG(0).integers(0, 1 << 16, 6_000).astype("<u2")),
 }
 
@@ -208,7 +220,7 @@ def test_the_order_in_which_productions_are_listed_is_of_no_account(
         return names, [to_text(choice.node) for _, choice in found.programs], found.best.name
 
     forwards = trace()
-    listed = _search.moves
+    listed = _productions.moves
     monkeypatch.setattr(_search, "moves", lambda at: reversed(list(listed(at))))
     assert trace() == forwards
 
@@ -252,9 +264,14 @@ def test_every_program_keeps_the_limits_of_the_format(stream: Hole) -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = []
+    most: list[int] = []
     held = _search._held
-    monkeypatch.setattr(_search, "_held", lambda frontier: most.append(held(frontier)) or most[-1])
+
+    def watched(frontier: list[State]) -> int:
+        most.append(held(frontier))
+        return most[-1]
+
+    monkeypatch.setattr(_search, "_held", watched)
     plenty = search(hole(curve()), Strategy(64), Prior)
     assert max(most) > 50_000
     monkeypatch.setattr(_search, "OPEN_BYTES", 0)
