@@ -19,14 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from brevisfs import _native, safetensors
-from brevisfs.archive import Writer
+from brevisfs.archive import Ref, Writer
 from brevisfs.errors import BrevisError
 from brevisfs.synth._learn import learn
-from brevisfs.synth._plan import Plan, synthesize
+from brevisfs.synth._plan import Plan, synthesize, tied
 from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import Profile
 from brevisfs.synth._search import Strategy
 from brevisfs.synth._sections import Cut, sections
+from brevisfs.synth._ties import ties
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and their total."""
@@ -93,7 +94,7 @@ def pack(
     count = done = 0
     with ThreadPoolExecutor(jobs) as pool:
         planner = _Planner(source_fd, layout, profile, Strategy(budget), prior)
-        tasks = _Tasks(pool, source_fd, planner, jobs, digest.update)
+        tasks = _Tasks(pool, planner, jobs, digest.update)
         try:
             for made in tasks.run(sections(layout)):
                 if isinstance(made, _Encoded):
@@ -113,6 +114,8 @@ def pack(
                         plan.block,
                         plan.wire,
                         plan.shared,
+                        plan.ref,
+                        plan.target,
                     )
         finally:
             pool.shutdown(cancel_futures=True)
@@ -157,7 +160,7 @@ class _Planner:
     def plan(self, cut: Cut) -> Plan:
         """The plan for a section."""
         return synthesize(
-            self._source(cut),
+            self.source(cut),
             cut.dtype,
             cut.shape,
             self._profile,
@@ -169,10 +172,15 @@ class _Planner:
     def _learnt(self) -> Prior:
         with self._learning:
             if self._prior is None:
-                self._prior = learn(list(sections(self._layout)), self._source, self._profile)
+                self._prior = learn(list(sections(self._layout)), self.source, self._profile)
             return self._prior
 
-    def _source(self, cut: Cut) -> _FileSource:
+    def ties(self) -> dict[int, int]:
+        """The sections that have the bytes of an earlier one; see `_ties`."""
+        return ties(sections(self._layout), self.source)
+
+    def source(self, cut: Cut) -> _FileSource:
+        """The bytes of a section."""
         return _FileSource(self._fd, cut.offset, cut.nbytes)
 
 
@@ -182,12 +190,14 @@ class _Tasks:
     def __init__(
         self,
         pool: ThreadPoolExecutor,
-        fd: int,
         planner: _Planner,
         jobs: int,
         hashed: Callable[[bytes], None],
     ) -> None:
-        self._pool, self._fd, self._planner, self._hashed = pool, fd, planner, hashed
+        self._pool, self._planner, self._hashed = pool, planner, hashed
+        self._ties = planner.ties()
+        self._wanted = set(self._ties.values())
+        self._targets: dict[int, tuple[Cut, Plan]] = {}
         self._plans_ahead = min(jobs + 1, MOST_PLANS)
         self._blocks_ahead = 2 * jobs + 2
 
@@ -204,38 +214,56 @@ class _Tasks:
             yield _made(blocks.popleft())
 
     def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan]]:
-        ahead: deque[tuple[Cut, Future[Plan]]] = deque()
-        for cut in cuts:
-            ahead.append((cut, self._pool.submit(self._planner.plan, cut)))
+        ahead: deque[tuple[int, Cut, Future[Plan] | None]] = deque()
+        for number, cut in enumerate(cuts):
+            plan = None if number in self._ties else self._pool.submit(self._planner.plan, cut)
+            ahead.append((number, cut, plan))
             if len(ahead) > self._plans_ahead:
-                first, plan = ahead.popleft()
-                yield first, plan.result()
-        for first, plan in ahead:
-            yield first, plan.result()
+                yield self._planned(*ahead.popleft())
+        for entry in ahead:
+            yield self._planned(*entry)
+
+    def _planned(self, number: int, cut: Cut, future: Future[Plan] | None) -> tuple[Cut, Plan]:
+        if future is None:
+            target = self._ties[number]
+            return cut, tied(self._targets[target][1], target)
+        plan = future.result()
+        if number in self._wanted:
+            self._targets[number] = (cut, plan)
+        return cut, plan
 
     def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
         program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
-        source = _FileSource(self._fd, cut.offset, cut.nbytes)
+        source = self._planner.source(cut)
+        target = None if plan.ref == Ref.NONE else self._planner.source(self._targets[plan.target][0])
         step = plan.block * plan.bits // 8
         for index, lo in enumerate(range(0, cut.nbytes, step)):
-            data = source.read(lo, min(cut.nbytes, lo + step))
+            hi = min(cut.nbytes, lo + step)
+            data = source.read(lo, hi)
             self._hashed(data)
-            yield self._pool.submit(_encode_block, program, index, data)
+            other = None if target is None else target.read(lo, hi)
+            yield self._pool.submit(_encode_block, program, index, data, other)
 
 
 def _made(entry: tuple[Cut, Plan] | Future[_Encoded]) -> tuple[Cut, Plan] | _Encoded:
     return entry.result() if isinstance(entry, Future) else entry
 
 
-def _encode_block(program: _native.Program, index: int, data: bytes) -> _Encoded:
+def _encode_block(program: _native.Program, index: int, data: bytes, target: bytes | None) -> _Encoded:
+    """A block encoded, as what it differs in from a target's block if there is one."""
+    coded = data if target is None else _differing(data, target)
     bound = program.encode_bound()
     if len(_room.out) < bound:
         _room.out = np.empty(bound, np.uint8)
     try:
-        length = program.encode_block(index, data, _room.out)
+        length = program.encode_block(index, coded, _room.out)
     except _native.NotApplicable:
         raise SourceChanged(_WRITTEN) from None
     return _Encoded(_room.out[:length].tobytes(), _native.checksum(data), len(data))
+
+
+def _differing(data: bytes, target: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(data, np.uint8) ^ np.frombuffer(target, np.uint8)
 
 
 class _Room(threading.local):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from brevisfs import safetensors
 from brevisfs._native import Program, join_shared
+from brevisfs.archive import Ref
 from brevisfs.dsl import (
     Const,
     Lit,
@@ -62,7 +63,7 @@ class Plan:
     `candidates` are the programs considered, the best for the profile first: those that were fitted to
     all of the words, as they came out, then the others as the search told them.
     `classes` has, for encoding, the class of each segment of literals with several tables, by prefix
-    index.
+    index. With a `ref`, the program is of the differences from section `target`.
     """
 
     node: Node
@@ -74,6 +75,8 @@ class Plan:
     candidates: list[Candidate]
     effort: Effort
     classes: dict[int, NDArray[np.uint8]]
+    ref: Ref = Ref.NONE
+    target: int = 0
 
 
 def word_bits(dtype: str | None, nbytes: int) -> int:
@@ -115,6 +118,15 @@ def synthesize(
     return Plan(
         node, to_wire(node), shared, part.bits, part.count, fitted.block, candidates, found.effort, classes
     )
+
+
+def tied(plan: Plan, target: int) -> Plan:
+    """The plan for a section with the bytes of section `target`, which has this `plan`."""
+    node = Const(0)
+    wire = to_wire(node)
+    candidates = [Candidate(f"section {target}", len(wire))]
+    effort = Effort(0, 0, 0)
+    return Plan(node, wire, b"", plan.bits, plan.count, plan.block, candidates, effort, {}, Ref.XOR, target)
 
 
 def look_up(

@@ -122,6 +122,70 @@ def test_small_tensors_of_one_dtype_are_a_group_of_it() -> None:
     assert [cut.kind for cut in cuts_of(2, "F32", 4096)[1:]] == [Kind.TENSOR, Kind.TENSOR]
 
 
+def tied() -> bytes:
+    """Tensors that come again: under another dtype, and after one that only begins alike."""
+    weights = floats(60_000)
+    other = weights[:-4] + b"\x00\x01\x02\x03"
+    return model(
+        {
+            "embed": ("F32", [200, 300], weights),
+            "almost": ("F32", [200, 300], other),
+            "head": ("F32", [200, 300], weights),
+            "bytes": ("U8", [240_000], weights),
+            "almost.again": ("F32", [60_000], other),
+            "zeros": ("F32", [60_000], bytes(240_000)),
+            "nought": ("F32", [60_000], bytes(240_000)),
+        }
+    )
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_tensors_that_come_again_are_stored_once(packed: Packer, jobs: int) -> None:
+    data = tied()
+    report, fd = packed(data, jobs=jobs)
+    reader = Reader(fd)
+    refs = [(section.ref, section.target) for section in reader.sections]
+    none = (archive.Ref.NONE, 0)
+    assert refs == [
+        none,
+        none,
+        none,
+        (archive.Ref.XOR, 1),
+        (archive.Ref.XOR, 1),
+        (archive.Ref.XOR, 2),
+        none,
+        none,
+    ]
+    assert restored(fd) == data
+    assert archive.verify(fd).ok
+    assert report.stored < 0.85 * 2 * 240_000 + 3_000
+    # A range in a tensor that comes again, on its own.
+    out = bytearray(1_000)
+    Reader(fd).read_into(len(data) - 4 * 240_000 + 100_001, out)
+    assert out == data[len(data) - 4 * 240_000 + 100_001 :][:1_000]
+
+
+@pytest.mark.parametrize("place", [0, 239_999])
+def test_a_tie_that_comes_undone_while_it_is_packed_is_noticed(tmp_path: Path, place: int) -> None:
+    source = tmp_path / "source"
+    data = tied()
+    source.write_bytes(data)
+    os.utime(source, (1, 1))
+
+    def meddle(done: int, total: int) -> None:
+        with source.open("r+b") as file:
+            file.seek(total - 5 * 240_000 + place)
+            file.write(b"\xff")
+
+    source_fd, out_fd = os.open(source, os.O_RDONLY), os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
+    try:
+        with pytest.raises(SourceChanged):
+            pack(source_fd, out_fd, jobs=1, progress=meddle)
+    finally:
+        os.close(source_fd)
+        os.close(out_fd)
+
+
 def test_ten_thousand_tiny_tensors_do_not_grow_the_file(packed: Packer) -> None:
     tensors = {f"layer.{i}.scale": ("F32", [1], floats(1, i)) for i in range(10_000)}
     data = model(tensors)
