@@ -40,7 +40,7 @@ from brevisfs.synth._source import Part, Source, block_words
 CLOSE = 1.1
 """Choices within this factor of the best are fitted too before one is taken."""
 
-FINALISTS = 3
+FINALISTS = 4
 
 TRIED_BLOCKS = 4
 """Blocks encoded to compare programs of which one holds zstd."""
