@@ -398,14 +398,34 @@ def _count_leaves(part: Part, node: Node) -> dict[int, _Leaf]:
         for index, leaf in leaves.items()
         if leaf.narrow or leaf.scarce or isinstance(leaf.node, Const)
     ]
-    analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
-    for block in range(-(-part.count // part.block) if wanted else 0):
-        data = part.block_bytes(block)
-        for index, leaf in wanted:
-            leaf.add(analysis, index, block, data)
+    if wanted and part.count >= COUNTED_WHOLE.get(part.bits, inf) and _is_wordwise(node, part):
+        _count_by_word(part, node, wanted)
+    else:
+        analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
+        for block in range(-(-part.count // part.block) if wanted else 0):
+            data = part.block_bytes(block)
+            for index, leaf in wanted:
+                leaf.add(analysis, index, block, data)
     for leaf in leaves.values():
         leaf.settle()
     return leaves
+
+
+def _is_wordwise(node: Node, part: Part) -> bool:
+    """Whether each word of a leaf hangs on one word of the root's stream, the one in its place."""
+    nodes = walk(node, part.bits, part.count)
+    return all(isinstance(inner, Lit | Const | Map | Merge) for _, _, inner, _, _ in nodes)
+
+
+def _count_by_word(part: Part, node: Node, wanted: list[tuple[int, _Leaf]]) -> None:
+    """Count whole words first, so that D need only be asked of each of the words there are."""
+    counts = np.zeros(1 << part.bits, np.uint64)
+    for words in part.passes():
+        counts += _plan.count(words, 0, part.bits)
+    every = np.arange(1 << part.bits, dtype=container(part.bits))
+    analysis = Analysis(to_wire(node), part.bits, len(every), len(every))
+    for index, leaf in wanted:
+        leaf.add_counted(analysis.words(0, every, index), counts)
 
 
 def _rebuilt(node: Node, index: int, leaves: dict[int, Node]) -> tuple[Node, int]:
