@@ -241,23 +241,37 @@ int huff_load(node *nd, cursor *c)
     return r.at == r.n * 2 ? 0 : BRV_TRAILING;
 }
 
+/* The codes of all pairs of the symbols between the first and the last that a table has. */
+static int pair_codes(huff_table *t, unsigned first, unsigned last)
+{
+    const unsigned bits = bits_for(last - first + 1);
+    t->pair_code = calloc((size_t)1 << 2 * bits, sizeof *t->pair_code);
+    t->pair_len = calloc((size_t)1 << 2 * bits, 1);
+    if (!t->pair_code || !t->pair_len) return BRV_NO_MEMORY;
+    t->pair_first = (uint8_t)first;
+    t->pair_bits = (uint8_t)bits;
+    for (unsigned later = first; later <= last; later++)
+        for (unsigned earlier = first; t->len[later] && earlier <= last; earlier++) {
+            if (!t->len[earlier]) continue;
+            const uint32_t code = t->encode[earlier] >> 8 << t->len[later] | t->encode[later] >> 8;
+            const size_t at = (earlier - first) | (later - first) << bits;
+            t->pair_code[at] = code | PAIR_PRESENT;
+            t->pair_len[at] = t->len[earlier] + t->len[later];
+        }
+    return 0;
+}
+
 int huff_prepare_encode(node *nd)
 {
-    if (nd->bits > 8 || nd->count < 65536) return 0;
+    if (nd->bits > 8) return 0;
     for (uint32_t i = 0; i < nd->tables; i++) {
         huff_table *t = &nd->huff[i];
-        if (t->longest > 13) continue; /* two codes, and a bit to spare */
-        t->pair_code = calloc(65536, sizeof *t->pair_code);
-        t->pair_len = calloc(65536, 1);
-        if (!t->pair_code || !t->pair_len) return BRV_NO_MEMORY;
-        const size_t n = (size_t)1 << nd->bits;
-        for (size_t later = 0; later < n; later++)
-            for (size_t earlier = 0; t->len[later] && earlier < n; earlier++) {
-                if (!t->len[earlier]) continue;
-                const uint32_t code = t->encode[earlier] >> 8 << t->len[later] | t->encode[later] >> 8;
-                t->pair_code[earlier | later << 8] = code | PAIR_PRESENT;
-                t->pair_len[earlier | later << 8] = t->len[earlier] + t->len[later];
-            }
+        unsigned first = 0, last = (1u << nd->bits) - 1;
+        while (!t->len[first]) first++;
+        while (!t->len[last]) last--;
+        /* two codes, and a bit to spare; words enough to repay the making */
+        if (t->longest > 13 || nd->count / nd->tables < (uint64_t)4 << 2 * bits_for(last - first + 1)) continue;
+        if (pair_codes(t, first, last)) return BRV_NO_MEMORY;
     }
     return 0;
 }

@@ -42,9 +42,11 @@ typedef struct {
     uint8_t *len;     /* 2^b code lengths, 0 absent */
     uint32_t *encode; /* 2^b: ABSENT, or code << 8 | length */
     /* for encoding long streams of bytes: both codes of a pair of words, which begins with the later one, and
-     * their length; indexed by earlier word | later word << 8; PAIR_PRESENT unless one has no code */
+     * their length; PAIR_PRESENT unless one has no code. Indexed by the words less pair_first, of pair_bits each, the
+     * earlier one in the lower bits. */
     uint32_t *pair_code;
     uint8_t *pair_len;
+    uint8_t pair_first, pair_bits;
 } huff_table;
 
 #define ABSENT 0x80u

@@ -677,18 +677,32 @@ static int k_huff8(const huff_table *t, huff_stream *s, unsigned n, const uint8_
 ENCODE_RUN(w8)
 ENCODE_RUN(w16)
 
+/* Whether all words are among the 2^bits symbols from `first` on. */
+static bool within(const uint8_t *restrict words, size_t from, size_t to, uint8_t first, unsigned bits)
+{
+    uint8_t most = 0;
+    for (size_t i = from; i < to; i++) {
+        const uint8_t w = (uint8_t)(words[i] - first);
+        most = w > most ? w : most;
+    }
+    return most >> bits == 0;
+}
+
 /* Bytes two pairs at a time: at most 52 bits behind 7. */
 static bool encode_pairs(bit_writer *bw, const huff_table *t, const uint8_t *words, size_t from, size_t to)
 {
     const uint32_t *restrict code = t->pair_code;
     const uint8_t *restrict len = t->pair_len;
+    const unsigned s = t->pair_bits, low = (1u << s) - 1, firsts = t->pair_first * 0x101u;
     uint64_t acc = bw->acc;
     unsigned n = bw->n;
     uint32_t present = PAIR_PRESENT;
     uint8_t *out = bw->out;
     size_t i = to;
+    if (!within(words, from, to, t->pair_first, s)) return false;
     for (; i >= from + 4; i -= 4) {
-        const unsigned a = *(const w16 *)(words + i - 2), b = *(const w16 *)(words + i - 4);
+        const unsigned p = *(const w16 *)(words + i - 2) - firsts, q = *(const w16 *)(words + i - 4) - firsts;
+        const unsigned a = (p & low) | (p >> (8 - s) & low << s), b = (q & low) | (q >> (8 - s) & low << s);
         const uint32_t x = code[a], y = code[b];
         present &= x & y;
         const uint64_t v = (x & ~PAIR_PRESENT) | (uint64_t)(y & ~PAIR_PRESENT) << len[a];
