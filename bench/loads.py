@@ -84,8 +84,8 @@ def at_random(size: int, count: int) -> Load:
     return load
 
 
-def everything() -> dict[str, Load]:
-    """All loads of this machine by name; `threads` is the one that is for shards."""
+def everything(torch: bool) -> dict[str, Load]:
+    """All loads by name, `torch` too if it is installed; `threads` is the one that is for shards."""
     loads: dict[str, Load] = {
         "sequential": sequential,
         "mmap touch": touch,
@@ -94,7 +94,7 @@ def everything() -> dict[str, Load]:
         "random 4 KiB": at_random(4096, 400),
         "random 1 MiB": at_random(CHUNK, 40),
     }
-    if find_spec("torch"):
+    if torch and find_spec("torch"):
         loads["torch load"] = load_torch
     return loads
 

@@ -100,52 +100,65 @@ def main() -> int:
         work = arguments.work or Path(
             held.enter_context(tempfile.TemporaryDirectory(prefix="brevisfs-bench-"))
         )
-        systems = held.enter_context(prepared(work, arguments))
-        chosen = {name: load for name, load in loads.everything().items() if arguments.only in (None, name)}
-        if arguments.throttle:
-            for limit in arguments.throttle:
-                held.enter_context(throttled(work, limit, [s.daemon for s in systems if s.daemon]))
-                compare(report, systems, chosen, ("cold",), arguments.rounds, f"disk at {limit} MB/s")
-        else:
-            compare(report, systems, chosen, STATES, arguments.rounds, "a model through the mount")
+        for threads in arguments.threads:
+            with prepared(work, arguments, threads) as systems:
+                measure(report, work, systems, arguments, f"{threads} decoding threads")
         if not arguments.throttle and arguments.only in (None, "list"):
             listings(report, work, arguments)
-            fairness(report, systems)
-        memory(report, systems)
     report.end()
     if arguments.json:
         report.write(arguments.json, {"rounds": arguments.rounds, "megabytes": arguments.megabytes})
     return 0
 
 
+def measure(
+    report: Report, work: Path, systems: list[System], arguments: argparse.Namespace, title: str
+) -> None:
+    everything = loads.everything(torch=not arguments.quick)
+    chosen = {name: load for name, load in everything.items() if arguments.only in (None, name)}
+    daemons = [system.daemon for system in systems if system.daemon]
+    for limit in arguments.throttle:
+        with throttled(work, limit, daemons):
+            compare(report, systems, chosen, ("cold",), arguments.rounds, f"{title}, disk at {limit} MB/s")
+    if not arguments.throttle:
+        compare(report, systems, chosen, STATES, arguments.rounds, title)
+        if arguments.only in (None, "fairness"):
+            fairness(report, systems, title)
+        memory(report, systems, title)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", type=Path, help="a safetensors file; without it BF16 weights are made")
     parser.add_argument("--megabytes", type=int, default=256, help="of the model that is made")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", help="one load, or `list`")
-    parser.add_argument("--threads", type=int, help="of the daemon; without it, as many as cores")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", help="one load, `list` or `fairness`")
+    parser.add_argument("--threads", type=int, nargs="+", metavar="N", help="that decode, one after another")
     parser.add_argument("--cache-size", default="512M")
-    parser.add_argument("--throttle", type=int, nargs="+", metavar="MB", help="limits of the disk, in MB/s")
+    parser.add_argument(
+        "--throttle", type=int, nargs="+", default=[], metavar="MB", help="limits of the disk, in MB/s"
+    )
     parser.add_argument("--work", type=Path, help="a folder to work in, where models stay for the next time")
     parser.add_argument("--json", type=Path, metavar="OUT")
     parser.add_argument("--quick", action="store_true", help="whether it works, not how fast")
     arguments = parser.parse_args()
+    arguments.threads = arguments.threads or [len(os.sched_getaffinity(0))]
     if arguments.quick:
-        arguments.megabytes, arguments.rounds = 4, 1
+        arguments.megabytes, arguments.rounds = 2, 1
     return arguments
 
 
 @contextmanager
-def prepared(work: Path, arguments: argparse.Namespace) -> Iterator[list[System]]:
+def prepared(work: Path, arguments: argparse.Namespace, threads: int) -> Iterator[list[System]]:
     """The models packed, and every system ready."""
     plain, store = work / "plain", work / "store"
     if not store.exists():
         _make(plain, store, arguments)
     with ExitStack() as held:
-        passed, daemon = held.enter_context(passing_through(plain, work / "peer"))
+        mounts = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="mounts-", dir=work)))
+        passed, daemon = held.enter_context(passing_through(plain, mounts / "peer"))
         systems = [System("file", plain, plain), System(PEER, passed, plain, daemon=daemon)]
-        mounted, daemon = held.enter_context(brevisfs(store, work / "mount", arguments))
+        mounted, daemon = held.enter_context(brevisfs(store, mounts / "brevisfs", arguments, threads))
         for profile in PROFILES:
             systems.append(System(profile, mounted / profile, store / profile, ".brv", daemon))
         systems.append(System("raw", mounted / "raw", store / "raw", "", daemon))
@@ -194,7 +207,7 @@ def pack(source: Path, archive: Path, profile: str) -> None:
 @contextmanager
 def passing_through(source: Path, mountpoint: Path) -> Iterator[tuple[Path, int]]:
     """The peer, mounted for the length of the block, with its process id."""
-    mountpoint.mkdir(exist_ok=True)
+    mountpoint.mkdir()
     command = [sys.executable, "-m", "bench.passthrough", str(source), str(mountpoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
@@ -207,13 +220,13 @@ def passing_through(source: Path, mountpoint: Path) -> Iterator[tuple[Path, int]
 
 
 @contextmanager
-def brevisfs(store: Path, mountpoint: Path, arguments: argparse.Namespace) -> Iterator[tuple[Path, int]]:
+def brevisfs(
+    store: Path, mountpoint: Path, arguments: argparse.Namespace, threads: int
+) -> Iterator[tuple[Path, int]]:
     """The store, mounted for the length of the block, with the daemon's process id."""
-    mountpoint.mkdir(exist_ok=True)
+    mountpoint.mkdir()
     command = [COMMAND, "mount", str(store), str(mountpoint), "--read-only"]
-    command += ["--cache-size", arguments.cache_size]
-    if arguments.threads:
-        command += ["--threads", str(arguments.threads)]
+    command += ["--cache-size", arguments.cache_size, "--threads", str(threads)]
     subprocess.run([*command, "--log", str(mountpoint.with_suffix(".log"))], check=True)
     try:
         yield mountpoint, int(os.getxattr(mountpoint, "user.brevisfs.pid"))
@@ -271,7 +284,7 @@ def one_round(system: System, names: Sequence[str], state: str, load: Load, time
 
 def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
     """`ls -lR` and `find` over folders of small archives: the first time after mounting, and again."""
-    folders, files = (4, 5) if arguments.quick else (100, 100)
+    folders, files = (2, 5) if arguments.quick else (100, 100)
     plain, store = work / "many", work / "many.store"
     make_model(work / "small", 0, 0)
     if not (work / "small.brv").exists():
@@ -285,8 +298,9 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
     times: dict[tuple[str, str], list[float]] = {}
     for _ in range(min(arguments.rounds, 5)):
         with (
-            passing_through(plain, work / "many.peer") as (passed, _),
-            brevisfs(store, work / "many.mount", arguments) as (mounted, _),
+            tempfile.TemporaryDirectory(prefix="mounts-", dir=work) as mounts,
+            passing_through(plain, Path(mounts, "peer")) as (passed, _),
+            brevisfs(store, Path(mounts, "brevisfs"), arguments, arguments.threads[0]) as (mounted, _),
         ):
             lines = 0
             for state in ("first", "again"):
@@ -297,8 +311,6 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
                     if lines not in (0, count):
                         raise RuntimeError(f"{name} lists {count} lines, {lines} were listed before")
                     lines = count
-        for mountpoint in (passed, mounted):
-            mountpoint.rmdir()
     columns = {"system": 13, "time": 6, "seconds": SPREAD, "times the pass-through": SPREAD}
     report.begin("listing", f"ls -lR and find, {folders * files} archives", columns)
     for (name, state), seconds in times.items():
@@ -313,11 +325,10 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
     report.end()
 
 
-def fairness(report: Report, systems: list[System]) -> None:
+def fairness(report: Report, systems: list[System], title: str) -> None:
     """How long a page of a small file takes, alone and while a model streams: 99 of 100 reads."""
-    report.begin(
-        "fairness", "a page of another file, p99", {"system": 13, "alone us": 9, "beside us": 10, "times": 6}
-    )
+    title = f"{title}, a page of another file, p99"
+    report.begin(title, title, {"system": 13, "alone us": 9, "beside us": 10, "times": 6})
     for system in systems[1:]:
         alone = _page_times(system, 200, lambda: False)
         stream = _Stream(system)
@@ -360,8 +371,9 @@ def _page_times(system: System, count: int, ended: Callable[[], bool]) -> float:
     return sorted(times)[int(len(times) * 0.99)]
 
 
-def memory(report: Report, systems: list[System]) -> None:
-    report.begin("memory", "the most memory of a daemon", {"system": 13, "peak MB": 8})
+def memory(report: Report, systems: list[System], title: str) -> None:
+    title = f"{title}, the most memory of a daemon"
+    report.begin(title, title, {"system": 13, "peak MB": 8})
     for system in systems[1:3]:
         report.row({"system": system.name if system.name == PEER else "brevisfs", "peak MB": system.peak()})
     report.end()

@@ -86,6 +86,7 @@ class Reader:
         self._known_good = np.zeros(tail.sections, np.bool_)
         self._index_memory = index.nbytes + self._offsets.nbytes + self._known_good.nbytes
         self._lock = threading.Lock()
+        self._recent: Section | None = None
         self._programs: dict[int, _native.Program] = {}
         self._program_memory = 0
 
@@ -114,7 +115,11 @@ class Reader:
         """The section that holds byte `offset` of the original. Raises ValueError if none does."""
         if not 0 <= offset < self.size:
             raise ValueError(f"byte {offset} is not one of the original's {self.size}")
-        return _layout.section_at(self._table, int(np.searchsorted(self._offsets, offset, "right")) - 1)
+        recent = self._recent
+        if recent is None or not recent.offset <= offset < recent.end:
+            index = int(np.searchsorted(self._offsets, offset, "right")) - 1
+            recent = self._recent = _layout.section_at(self._table, index)
+        return recent
 
     def program(self, section: Section) -> tuple[bytes, bytes]:
         """The section's program in wire form and its shared parts. Raises DamagedArchive."""

@@ -22,23 +22,21 @@ from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key, Reader
-from brevisfs.fs._buffers import Buffers
+from brevisfs.fs._buffers import PIECE, Buffers
 from brevisfs.fs._pool import DecodePool
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
 log = logging.getLogger("brevisfs.fs")
 
-GRAIN = 128 * 1024
-"""Bytes of a usual block. Where blocks are much larger, extents begin and end at multiples of this."""
-
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
 _MOST_AHEAD = 8 * 1024 * 1024
 _MOST_REQUESTS = 32
+_MUCH_INDEX = 1024 * 1024
 # The stored bytes of a window and of a request, and what else two threads need to decode them.
 _THREADS_MEMORY = 2 * (WINDOW + REQUEST)
 # A request begins and ends within blocks.
-_REQUEST_MEMORY = REQUEST + 2 * GRAIN
+_REQUEST_MEMORY = REQUEST + 2 * PIECE
 
 
 @dataclass(slots=True, eq=False)
@@ -281,7 +279,8 @@ class ExtentCache:
                 self._remove(extent)
             self.counters.failed += 1
         self._unpin(extent)
-        self._index_memory()
+        if backing.reader is not None and backing.reader.memory > _MUCH_INDEX:
+            self._index_memory()
         self._backings.release(backing)
         extent.ready.set()
 
@@ -371,13 +370,16 @@ class ExtentCache:
     def _make_room(self, size: int) -> None:
         """Lets go of the oldest extents that are not in use, until there is room for one of `size` bytes."""
         room = max(self._least, self._most - self._index_memory())
-        while self.held + size > room and not self._buffers.has(size):
+        if self.held + self._buffers.growth(size) > room:
             self._buffers.trim()
+        while self.held + self._buffers.growth(size) > room:
             oldest = next((extent for extent in self._oldest if not extent.pins), None)
-            if self.held + size <= room or oldest is None:
+            if oldest is None:
                 break
             self._remove(oldest)
             self._buffers.give(oldest.buffer)
+            if len(oldest.buffer) != size:
+                self._buffers.trim()
 
     def _index_memory(self) -> int:
         memory = self._backings.memory
@@ -388,10 +390,10 @@ class ExtentCache:
 
 
 def _blocks(reader: Reader, begin: int, end: int) -> tuple[int, int]:
-    """The range to decode for [begin, end): the blocks that it touches."""
+    """The range to decode for [begin, end): the blocks that it touches, or parts of very large ones."""
     first = reader.section_at(begin)
     last = first if end <= first.end else reader.section_at(end - 1)
-    if max(first.block_size, last.block_size) > GRAIN:
-        return begin // GRAIN * GRAIN, -(-end // GRAIN) * GRAIN
+    if max(first.block_size, last.block_size) > PIECE:
+        return begin // PIECE * PIECE, -(-end // PIECE) * PIECE
     begin -= (begin - first.offset) % first.block_size
     return begin, min(last.end, end + (last.offset - end) % last.block_size)

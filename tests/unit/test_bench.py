@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import coded, kernels, large, measure, report, weights
+from bench import coded, kernels, large, loads, measure, mount, report, weights
 from brevisfs.synth import Profile
+from tests.mount.conftest import has_fuse
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -132,6 +133,25 @@ def test_the_kernels_bench_in_short(tmp_path: Path) -> None:
     }
     assert rows["reads"]
     assert rows["pack"]
+
+
+@pytest.mark.skipif(not has_fuse(), reason="mounting needs /dev/fuse and fusermount3")
+def test_the_mount_bench_in_short(tmp_path: Path) -> None:
+    """Every load in every state on every system reads what it should; no time is judged."""
+    out = tmp_path / "out.json"
+    command = [sys.executable, "-m", "bench.mount", "--quick", "--threads", "1", "--json", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = json.loads(out.read_text())
+    seen = {(row["load"], row["state"], row["system"]) for row in parts["1 decoding threads"]}
+    systems = ("file", "pass-through", "fast", "balanced", "raw")
+    assert seen == {
+        (load, state, system)
+        for load in loads.everything(torch=False)
+        for state in mount.STATES
+        for system in systems
+    }
+    assert len(parts["listing"]) == 4
 
 
 def test_packing_takes_little_memory(tmp_path: Path) -> None:

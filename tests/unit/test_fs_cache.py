@@ -16,7 +16,8 @@ from pyfuse3 import FUSEError
 from brevisfs.archive import BlockDamaged, Section
 from brevisfs.archive import Kind as SectionKind
 from brevisfs.fs._backing import Backing, Backings
-from brevisfs.fs._cache import GRAIN, SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._buffers import PIECE, SLAB, Buffers
+from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._readahead import REQUEST, WINDOW
 from brevisfs.store import Identity, Kind
 from tests.stores import noise
@@ -44,7 +45,7 @@ class FakeReader:
         index = offset // self.section
         begin = index * self.section
         size = min(self.section, self.size - begin)
-        return Section(index, SectionKind.TENSOR, 0, begin, 8, size, GRAIN, 0, 0, 0)
+        return Section(index, SectionKind.TENSOR, 0, begin, 8, size, PIECE, 0, 0, 0)
 
     def read_into(self, offset: int, out: memoryview) -> None:
         self.decodes.append((offset, len(out)))
@@ -95,7 +96,7 @@ def run(test: Callable[[], Awaitable[Any]]) -> None:
     trio.run(limited)
 
 
-DATA = noise(5 * GRAIN + 12_345)
+DATA = noise(5 * PIECE + 12_345)
 THREADS = 2 * (WINDOW + REQUEST)
 """What the threads of the smallest budget are given."""
 
@@ -108,16 +109,16 @@ def test_any_range() -> None:
                 0,
                 1,
                 511,
-                GRAIN - 1,
-                GRAIN,
-                GRAIN + 1,
-                3 * GRAIN,
+                PIECE - 1,
+                PIECE,
+                PIECE + 1,
+                3 * PIECE,
                 len(DATA) - 1,
                 len(DATA),
                 len(DATA) + 9,
             ]
             for begin in ends:
-                for size in (0, 1, 4096, GRAIN, GRAIN + 1, REQUEST, len(DATA) + 1):
+                for size in (0, 1, 4096, PIECE, PIECE + 1, REQUEST, len(DATA) + 1):
                     assert await s.read(backing, begin, size) == DATA[begin : begin + size]
 
     run(test)
@@ -128,13 +129,13 @@ def test_what_is_ready_is_not_decoded_again_even_after_reopening() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
             await s.read(backing, 100, 10)
-            await s.read(backing, GRAIN - 10, 20)
+            await s.read(backing, PIECE - 10, 20)
             s.backings.release(backing)
             assert len(s.backings) == 0
             file = os.open(os.devnull, os.O_RDONLY)
             backing = await s.backings.adopt(Backing("m.brv", Kind.ARCHIVE, backing.identity, file))
-            await s.read(backing, 0, 2 * GRAIN)
-            assert sorted(s.readers[0].decodes)[:2] == [(0, GRAIN), (GRAIN, GRAIN)]
+            await s.read(backing, 0, 2 * PIECE)
+            assert sorted(s.readers[0].decodes)[:2] == [(0, PIECE), (PIECE, PIECE)]
             assert s.cache.counters.decoded == 2
 
     run(test)
@@ -158,7 +159,7 @@ def test_however_many_readers_one_decode() -> None:
                 assert s.cache.counters.joined + s.cache.counters.decoded >= 1
                 reader.gate.set()
             assert sorted(answers) == sorted(DATA[offset : offset + 1000] for offset in range(8))
-            assert reader.decodes == [(0, GRAIN)]
+            assert reader.decodes == [(0, PIECE)]
             assert s.cache.counters.decoded == 1
 
     run(test)
@@ -168,12 +169,12 @@ def test_a_damaged_block_is_eio_and_the_rest_of_its_extent_reads(caplog: pytest.
     async def test() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
-            s.readers[0].damage = range(GRAIN + 1000, GRAIN + 2000)
-            for begin, size in ((GRAIN, REQUEST), (GRAIN + 1999, 1), (0, 2 * GRAIN)):
+            s.readers[0].damage = range(PIECE + 1000, PIECE + 2000)
+            for begin, size in ((PIECE, REQUEST), (PIECE + 1999, 1), (0, 2 * PIECE)):
                 with pytest.raises(FUSEError) as caught:
                     await s.read(backing, begin, size)
                 assert caught.value.errno == errno.EIO
-            for begin, size in ((GRAIN, 1000), (GRAIN + 2000, GRAIN), (0, GRAIN + 1000)):
+            for begin, size in ((PIECE, 1000), (PIECE + 2000, PIECE), (0, PIECE + 1000)):
                 assert await s.read(backing, begin, size) == DATA[begin : begin + size]
             assert s.cache.counters.failed > 0
 
@@ -186,7 +187,7 @@ def test_a_failure_wakes_all_and_is_not_remembered() -> None:
         async with setting() as s:
             backing = await s.open(DATA)
             reader = s.readers[0]
-            reader.damage = range(GRAIN)
+            reader.damage = range(PIECE)
             reader.gate.clear()
             errors: list[int] = []
 
@@ -221,7 +222,7 @@ def test_a_mistake_of_the_reader_is_not_taken_for_damage() -> None:
 
 def test_the_budget_holds() -> None:
     async def test() -> None:
-        data = bytes(512 * GRAIN)
+        data = bytes(512 * PIECE)
         async with setting() as s:
             backing = await s.open(data, memory=3 << 20)
             most = 0
@@ -229,7 +230,7 @@ def test_the_budget_holds() -> None:
             async def one(start: int) -> None:
                 nonlocal most
                 for step in range(32):
-                    await s.read(backing, (start * 67 + step * 9) % 500 * GRAIN + 77, REQUEST)
+                    await s.read(backing, (start * 67 + step * 9) % 500 * PIECE + 77, REQUEST)
                     most = max(most, s.cache.held)
 
             async with trio.open_nursery() as nursery:
@@ -244,17 +245,17 @@ def test_the_budget_holds() -> None:
 def test_the_least_recently_used_goes() -> None:
     async def test() -> None:
         async with setting() as s:
-            room = (SMALLEST_BUDGET - THREADS) // GRAIN
-            backing = await s.open(bytes((room + 1) * GRAIN))
+            room = (SMALLEST_BUDGET - THREADS) // PIECE
+            backing = await s.open(bytes((room + 1) * PIECE))
             for index in range(room):
-                await s.read(backing, index * GRAIN, 1)
+                await s.read(backing, index * PIECE, 1)
             await s.read(backing, 0, 1)
-            await s.read(backing, room * GRAIN, 1)
+            await s.read(backing, room * PIECE, 1)
             decodes = s.readers[0].decodes
             assert len(decodes) == room + 1
             await s.read(backing, 0, 1)
             assert len(decodes) == room + 1
-            await s.read(backing, GRAIN, 1)
+            await s.read(backing, PIECE, 1)
             assert len(decodes) == room + 2
 
     run(test)
@@ -295,9 +296,9 @@ def test_reads_here_and_there_decode_no_more_than_they_need() -> None:
         async with setting() as s:
             backing = await s.open(noise(32 << 20))
             for step in range(200):
-                await s.read(backing, (step * 77 % 250 + 1) * GRAIN + 5000, 4096)
+                await s.read(backing, (step * 77 % 250 + 1) * PIECE + 5000, 4096)
             assert s.cache.counters.ahead == 0
-            assert all(size == GRAIN for _, size in s.readers[0].decodes)
+            assert all(size == PIECE for _, size in s.readers[0].decodes)
 
     run(test)
 
@@ -332,6 +333,28 @@ def test_small_files_take_little() -> None:
     run(test)
 
 
+def test_buffers_are_used_again_and_given_back() -> None:
+    buffers = Buffers(4 * SLAB)
+    pieces = [buffers.take(PIECE) for _ in range(SLAB // PIECE + 1)]
+    assert buffers.held == 2 * SLAB
+    window = buffers.take(SLAB)
+    window[:] = bytes([7]) * SLAB
+    assert buffers.growth(SLAB) == SLAB
+    buffers.give(window)
+    assert buffers.growth(SLAB - 1) == 0 and buffers.growth(PIECE) == 0
+    assert bytes(buffers.take(SLAB)[:2]) == bytes([7, 7])
+    small = buffers.take(1)
+    assert (len(small), buffers.held) == (4096, 3 * SLAB + 4096)
+    buffers.give(small)
+    for piece in pieces[1:]:
+        buffers.give(piece)
+    buffers.trim()
+    assert buffers.held == 2 * SLAB
+    buffers.give(pieces[0])
+    buffers.trim()
+    assert buffers.held == SLAB
+
+
 def test_damage_ahead_is_told_to_the_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with setting() as s:
@@ -352,7 +375,7 @@ def test_damage_ahead_is_told_to_the_request_for_it(caplog: pytest.LogCaptureFix
 def test_programs_go_when_they_take_too_much() -> None:
     async def test() -> None:
         async with setting() as s:
-            backing = await s.open(bytes(8 * GRAIN), memory=SMALLEST_BUDGET)
+            backing = await s.open(bytes(8 * PIECE), memory=SMALLEST_BUDGET)
             s.readers[0].programs = SMALLEST_BUDGET - 1000
             assert await s.read(backing, 0, 4) == bytes(4)
             assert s.backings.memory == 1000
