@@ -224,7 +224,7 @@ class _Search:
             known = self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
             if choice.rank < known[1].rank:
                 self._programs[state.part.bits, choice.node] = (state.part, choice)
-            if (choice.rank, state.name) < (self._least.rank, self._best.name):
+            if choice.rank < self._least.rank:
                 self._least, self._best = choice, state
 
     def _key(self, state: State) -> Key:
