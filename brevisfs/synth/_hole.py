@@ -22,6 +22,7 @@ from brevisfs.synth._source import Part
 from brevisfs.synth._steps import Look, Step
 
 GLANCE_RUNS, GLANCE_WORDS = 8, 1024
+FIRST_RUNS, FIRST_WORDS = 4, 256
 
 SHORT_WORDS = 4096
 """Of streams shorter than this only the simplest change is looked at."""
@@ -91,8 +92,8 @@ class Hole:
 
     @cached_property
     def looks(self) -> list[Look]:
-        """What Maps and Scans make of the glance."""
-        return _steps.looks(self.glance)
+        """What Maps and Scans make of the glance, or of a part of it if that shows nothing."""
+        return _steps.first_looks(self.glance.head(FIRST_RUNS, FIRST_WORDS)) or _steps.looks(self.glance)
 
     @cached_property
     def context(self) -> str:

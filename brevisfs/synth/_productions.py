@@ -30,11 +30,12 @@ from brevisfs.synth._steps import Step
 SOME_WORDS = 1024
 """Words that tell whether Palette and Select are looked at."""
 
-DISTINCT = 0.95
+NARROW_BITS, DISTINCT_NARROW, DISTINCT = 16, 0.6, 0.95
 PALETTE_GAIN = 0.9
 SELECT_SHARE, SELECT_GAIN = 0.03, 2.0
-"""A table is looked at if places in it take so much less than the words do as fields; a Select, if what
-the usual word takes so far is so many times what its mask takes."""
+"""A table is looked at if of some words not more than a share are different, and if places in it take so much
+less than the words do as fields; a Select, if what the usual word takes so far is so many times what its
+mask takes."""
 
 WIDEST_RECORD = 8
 """Bytes up to which a record is a word."""
@@ -147,7 +148,7 @@ def _few(hole: Hole) -> Iterator[Move]:
     share = int(counts[usual]) / len(some)
     if SELECT_SHARE < share < 1 and share * literal > SELECT_GAIN * _mask_bits(share):
         yield _select(hole, int(values[usual]))
-    if len(values) < DISTINCT * len(some):
+    if len(values) < (DISTINCT if hole.bits > NARROW_BITS else DISTINCT_NARROW) * len(some):
         palette = _palette(hole, PALETTE_GAIN * literal)
         if palette is not None:
             yield palette

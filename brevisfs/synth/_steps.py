@@ -23,6 +23,9 @@ Step = Function | ScanKind
 PROMISING = 0.97
 """A changed stream is looked at closely if its planes' entropy falls below this share."""
 
+SURE, CHANCE = 0.99, 0.02
+"""A plane of a few words is no simpler if it has this share of the entropy but for so many bits."""
+
 FELT = 0.005
 """What a plane must save of the whole for it alone to be a hint."""
 
@@ -54,6 +57,13 @@ def looks(glance: Sample) -> list[Look]:
     if plain.bits <= 0:
         return [plain]
     return [plain, *(Look(name, steps, _planes(glance, steps)) for name, steps in _candidates(glance))]
+
+
+def first_looks(glance: Sample) -> list[Look]:
+    """The look at the words as they are, alone, if no other has a plane that is simpler; else none."""
+    plain, *others = looks(glance)
+    nothing = all(bool((look.planes > SURE * plain.planes - CHANCE).all()) for look in others)
+    return [plain] if nothing else []
 
 
 def promising(seen: list[Look]) -> list[Look]:
