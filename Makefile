@@ -4,6 +4,7 @@ ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
 .PHONY: bench-kernels bench-synthesis test-large
+.PHONY: bench-write test-model test-kills test-clients
 .PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
 help:
@@ -19,6 +20,10 @@ help:
 	@echo 'make bench-kernels       decoding and encoding next to memcpy (ARGS="--quick --peers --json OUT --files DIR")'
 	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4")'
 	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
+	@echo 'make bench-write         writing through a mount next to a pass-through (ARGS="--quick DIR")'
+	@echo 'make test-model          a mount next to a plain folder, STEPS random operations with SEED'
+	@echo 'make test-kills          the daemon killed KILLS times at random instants, with SEED'
+	@echo 'make test-clients        what clients do to models: all of those that are installed'
 	@echo 'make lint                ruff and mypy --strict'
 	@echo 'make clean               remove what was built'
 
@@ -67,6 +72,21 @@ bench-synthesis: build
 
 test-large: build
 	@$(PY) -m bench.large $(ARGS)
+
+bench-write: build
+	@$(PY) -m bench.write $(ARGS)
+
+SEED ?= 0
+STEPS ?= 100000
+test-model: build
+	BREVISFS_MODEL_STEPS=$(STEPS) BREVISFS_MODEL_SEED=$(SEED) $(PY) -m pytest tests/mount/test_model.py $(ARGS)
+
+KILLS ?= 500
+test-kills: build
+	BREVISFS_KILLS=$(KILLS) BREVISFS_KILLS_SEED=$(SEED) $(PY) -m pytest -s tests/faults/test_kills.py $(ARGS)
+
+test-clients: build
+	@scripts/clients.sh $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -55,7 +55,7 @@ def look(path: Path) -> Seen:
         os.readlink(path) if link else "",
         attributes,
         status.st_mtime_ns,
-        0 if folder else status.st_ctime_ns,
+        status.st_ctime_ns,
     )
 
 

@@ -94,9 +94,10 @@ class Publishing(Writing):
         self, inode: Inode, trail: list[Step], name: bytes, raw: os.stat_result, archive: Temporary
     ) -> bool:
         def publish() -> os.stat_result:
-            with self.store.folder(trail) as folder:
-                made = self.changes.publish(folder, name, archive, Identity.of(raw)).status
-            self.writing.catalog.note_published(made, raw.st_ctime_ns)
+            session = self.writing
+            with self.store.folder(trail) as folder, session.unnoticed(folder):
+                made = session.changes.publish(folder, name, archive, Identity.of(raw)).status
+            session.catalog.note_ctime(made, raw.st_ctime_ns)
             return made
 
         try:

@@ -254,7 +254,8 @@ class Recompression:
         """Brings the store in order while it is served, and finds the files that are not packed yet."""
         operations = self._operations
         catalog = operations.writing.catalog
-        gone = catalog.known()
+        root = os.fstat(operations.store.root)
+        gone = catalog.known() - {(root.st_dev, root.st_ino)}
         folders = walk(operations.store)
         while True:
             step = await trio.to_thread.run_sync(next, folders, None)
@@ -285,8 +286,9 @@ class Recompression:
             async with operations.changing([inode], [folder]):
 
                 def settle_it(trail: list[Step]) -> os.stat_result:
-                    with operations.store.folder(trail) as descriptor:
-                        settle(operations.changes, descriptor, winner.name, equal)
+                    session = operations.writing
+                    with operations.store.folder(trail) as descriptor, session.unnoticed(descriptor):
+                        settle(session.changes, descriptor, winner.name, equal)
                         return operations.store.find(descriptor, winner.name).status
 
                 status = await on_disk(settle_it, folder.trail())

@@ -300,7 +300,8 @@ class Writing(Files):
                 entry = self.store.find(folder, name)
                 # If it is another file by now, ours has no name any more.
                 if os.path.samestat(entry.status, os.fstat(source.file)):
-                    self.changes.unpack(folder, entry, plain)
+                    with self.writing.unnoticed(folder):
+                        self.changes.unpack(folder, entry, plain)
 
     def _move_handles(self, file: Inode, name: str, plain: Temporary) -> None:
         status = os.fstat(plain.file)

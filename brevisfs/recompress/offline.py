@@ -93,9 +93,9 @@ def convert(
             raise archive.Mismatch("the archive is not the same as the file, and was not kept; report this")
         copy_metadata(source, made.file)
         os.fsync(made.file)
-        with session.changes.store.folder(found.trail) as folder:
+        with session.changes.store.folder(found.trail) as folder, session.unnoticed(folder):
             published = session.changes.publish(folder, found.entry.name, made, Identity.of(status))
-        session.catalog.note_published(published.status, status.st_ctime_ns)
+        session.catalog.note_ctime(published.status, status.st_ctime_ns)
     return report.stored
 
 
@@ -124,7 +124,7 @@ def restore(session: Session, found: Found, jobs: int, progress: Progress | None
             places = [([step.name for step in trail], name) for trail, name in names]
             unpack_links(session.changes, places, found.entry.status, made)
         else:
-            with store.folder(found.trail) as folder:
+            with store.folder(found.trail) as folder, session.unnoticed(folder):
                 session.changes.unpack(folder, found.entry, made)
 
 

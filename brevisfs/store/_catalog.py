@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS judged (
 
 
 class Catalog:
-    """The ctime to show of published archives, in ns, and raw files that are not worth another try.
+    """The ctime to show of archives and their folders, in ns, and raw files that are not worth another try.
 
     Look-ups are in memory, from any thread; what is noted goes to the file at once, and blocks.
     """
@@ -71,9 +71,9 @@ class Catalog:
         own, shown = self._ctimes.get((status.st_dev, status.st_ino), (None, 0))
         return shown if own == status.st_ctime_ns else status.st_ctime_ns
 
-    def note_published(self, archive: os.stat_result, ctime_ns: int) -> None:
-        """From now on `ctime_ns` is shown for this archive, as long as its own does not change."""
-        row = archive.st_dev, archive.st_ino, archive.st_ctime_ns, ctime_ns
+    def note_ctime(self, status: os.stat_result, ctime_ns: int) -> None:
+        """From now on `ctime_ns` is shown for this archive or folder, as long as its own does not change."""
+        row = status.st_dev, status.st_ino, status.st_ctime_ns, ctime_ns
         self._ctimes[row[:2]] = row[2:]
         self._write("INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?)", row)
 

@@ -148,7 +148,7 @@ class Changes:
         """
         file = name + ARCHIVE_SUFFIX
         self._check_source(folder, name, source)
-        with _same_times(folder):
+        with same_times(folder):
             move(self.private.temporaries, archive.name, folder, file)
             sync_folder(folder)
             try:
@@ -170,7 +170,7 @@ class Changes:
     def unpack(self, folder: int, entry: Entry, plain: Temporary) -> Entry:
         """A raw file takes the place of an archive; it has the archive's metadata and is on disk."""
         self._put_losers_away(folder, entry)
-        with _same_times(folder):
+        with same_times(folder):
             move(self.private.temporaries, plain.name, folder, entry.name)
             sync_folder(folder)
             os.unlink(entry.file, dir_fd=folder)
@@ -204,7 +204,7 @@ def sync_folder(folder: int) -> None:
 
 
 @contextmanager
-def _same_times(folder: int) -> Iterator[None]:
+def same_times(folder: int) -> Iterator[None]:
     """Puts the folder's times back: what happens in the block changes nothing that the mount shows."""
     before = os.stat(b".", dir_fd=folder)
     yield

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from brevisfs.archive import Reader
 from brevisfs.errors import BrevisError
-from brevisfs.store._changes import Changes, sync_folder
+from brevisfs.store._changes import Changes, same_times, sync_folder
 from brevisfs.store._names import ARCHIVE_SUFFIX, PENDING_SUFFIX
 from brevisfs.store._private import Private, Temporary
 from brevisfs.store._store import Entry, Identity, Kind, Step, Store
@@ -140,15 +140,16 @@ def settle(changes: Changes, folder: int, name: bytes, equal: Sequence[Entry]) -
     """
     winner = changes.store.find(folder, name)
     same = {(entry.file, entry.identity) for entry in equal}
-    for file in changes.store.losers(folder, winner):
-        status = os.stat(file, dir_fd=folder, follow_symlinks=False)
-        if (file, Identity.of(status)) in same:
-            os.unlink(file, dir_fd=folder)
-        else:
-            changes.private.put_away(folder, file)
-    if winner.kind is Kind.ARCHIVE and winner.file == name + PENDING_SUFFIX:
-        with suppress(FileExistsError):  # a plain file is called so, and the archive can stay as it is
-            move(folder, winner.file, folder, name + ARCHIVE_SUFFIX)
+    with same_times(folder):
+        for file in changes.store.losers(folder, winner):
+            status = os.stat(file, dir_fd=folder, follow_symlinks=False)
+            if (file, Identity.of(status)) in same:
+                os.unlink(file, dir_fd=folder)
+            else:
+                changes.private.put_away(folder, file)
+        if winner.kind is Kind.ARCHIVE and winner.file == name + PENDING_SUFFIX:
+            with suppress(FileExistsError):  # a plain file is called so, and the archive can stay as it is
+                move(folder, winner.file, folder, name + ARCHIVE_SUFFIX)
 
 
 def equal_losers(store: Store, folder: int, winner: Entry, losers: Sequence[Entry]) -> list[Entry]:

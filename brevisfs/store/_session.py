@@ -24,6 +24,13 @@ class Session:
     changes: Changes
     catalog: Catalog
 
+    @contextmanager
+    def unnoticed(self, folder: int) -> Iterator[None]:
+        """What happens in the block to names in a folder does not show in the folder's ctime."""
+        before = os.stat(b".", dir_fd=folder)
+        yield
+        self.catalog.note_ctime(os.stat(b".", dir_fd=folder), self.catalog.shown_ctime(before))
+
 
 def begin_session(store: Store, held: ExitStack) -> Session:
     """Brings a store in order that this process holds the lock of. `held` closes what is opened."""

@@ -66,14 +66,14 @@ def test_nobody_notices(packing: Mount, mount: Mounter, store: Path) -> None:
         before = visible(path)
         reader = path.open("rb")
         mapped = mmap.mmap(reader.fileno(), 0, prot=mmap.PROT_READ)
-        time_of_folder = folder.stat().st_mtime_ns
+        time_of_folder = folder.stat().st_mtime_ns, folder.stat().st_ctime_ns
     assert state(path) == b"raw"
     packing.drain()
     assert state(path) == b"archive"
     assert sorted(os.listdir(store / "folder")) == ["m.safetensors.brv"]
     subprocess.run(["sysctl", "-q", "vm.drop_caches=3"], check=False)
     assert visible(path) == before
-    assert folder.stat().st_mtime_ns == time_of_folder
+    assert (folder.stat().st_mtime_ns, folder.stat().st_ctime_ns) == time_of_folder
     assert mapped[:] == data == reader.read()
     assert os.fstat(reader.fileno()).st_nlink == 1
     assert path.read_bytes() == data
