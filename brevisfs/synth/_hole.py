@@ -93,7 +93,11 @@ class Hole:
     @cached_property
     def looks(self) -> list[Look]:
         """What Maps and Scans make of the glance, or of a part of it if that shows nothing."""
-        return _steps.first_looks(self.glance.head(FIRST_RUNS, FIRST_WORDS)) or _steps.looks(self.glance)
+        if len(self.glance.words) > FIRST_RUNS * FIRST_WORDS:
+            first = _steps.looks(self.glance.head(FIRST_RUNS, FIRST_WORDS))
+            if not _steps.may_be_simpler(first):
+                return first[:1]
+        return _steps.looks(self.glance)
 
     @cached_property
     def context(self) -> str:

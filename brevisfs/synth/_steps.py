@@ -59,11 +59,10 @@ def looks(glance: Sample) -> list[Look]:
     return [plain, *(Look(name, steps, _planes(glance, steps)) for name, steps in _candidates(glance))]
 
 
-def first_looks(glance: Sample) -> list[Look]:
-    """The look at the words as they are, alone, if no other has a plane that is simpler; else none."""
-    plain, *others = looks(glance)
-    nothing = all(bool((look.planes > SURE * plain.planes - CHANCE).all()) for look in others)
-    return [plain] if nothing else []
+def may_be_simpler(seen: list[Look]) -> bool:
+    """Whether some look, though at few words, has a plane that is simpler than without its steps."""
+    plain, *others = seen
+    return any(bool((look.planes <= SURE * plain.planes - CHANCE).any()) for look in others)
 
 
 def promising(seen: list[Look]) -> list[Look]:
