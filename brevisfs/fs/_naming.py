@@ -176,7 +176,9 @@ class Naming(Writing, Attributes):
                 changes.exchange(here, old, there, new)
             else:
                 changes.rename(here, old, there, new, replace=not flags & pyfuse3.RENAME_NOREPLACE)
-            return [first(), second()]
+            found = [first(), second()]
+        self._forget_removed(found)
+        return found
 
     async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
         folder = self.inodes[parent_inode]
@@ -190,13 +192,21 @@ class Naming(Writing, Attributes):
                 def remove_it(trail: list[Step]) -> os.stat_result | None:
                     with self.store.folder(trail) as descriptor, self._watched(descriptor, name) as status:
                         remove(descriptor, name)
-                        return status()
+                        found = status()
+                    self._forget_removed([found])
+                    return found
 
                 status = await on_disk(remove_it, folder.trail())
                 self.inodes.removed(folder, name)
                 if file is not None and status is not None:
                     self.inodes.refresh(file, status)
                 return
+
+    def _forget_removed(self, found: Sequence[os.stat_result | None]) -> None:
+        """The catalog need not know what is not there any more."""
+        self.writing.catalog.forget(
+            {(status.st_dev, status.st_ino) for status in found if status and status.st_nlink == 0}
+        )
 
     def _unlink(self, folder: int, name: bytes) -> None:
         self.changes.remove(folder, name)

@@ -17,7 +17,6 @@ from brevisfs.fs._writing import Writing
 from brevisfs.recompress import looks_like_model
 from brevisfs.store import (
     ARCHIVE_SUFFIX,
-    LONGEST_NAME,
     Entry,
     Identity,
     Kind,
@@ -48,7 +47,9 @@ class Publishing(Writing):
         """The file, open to be packed; None if it is none to be packed. The caller closes it."""
 
         def open_source(folder: int, entry: Entry) -> Source | None:
-            if len(entry.name) > LONGEST_NAME or is_reserved(entry.name):
+            if is_reserved(entry.name) or not self.changes.can_be_archive(folder, entry.name):
+                return None
+            if self.store.losers(folder, entry):
                 return None
             if not stat.S_ISREG(entry.status.st_mode) or entry.status.st_nlink != 1:
                 return None

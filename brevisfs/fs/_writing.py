@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import time
-from contextlib import suppress
 from typing import Any, Protocol
 
 import trio
@@ -35,6 +34,10 @@ _PATIENCE = 0.005
 _THROTTLED = 1.0
 # A copy-up that takes longer than this many seconds is told of while it goes on.
 _TOLD = 5.0
+
+
+Places = list[tuple[list[Step], bytes]]
+"""Names of the mount, as (trail of the folder, name)."""
 
 
 class Watcher(Protocol):
@@ -208,20 +211,19 @@ class Writing(Files):
     # How an archive becomes raw.
 
     async def unpack(self, file: Inode, size: int | None = None) -> None:
-        """Copy-up: makes a file raw, cut off at `size` bytes. Returns when it is, whoever did it.
-
-        The caller has begun a change, or needs the file raw to change its name.
-        """
+        """Copy-up: makes a file raw, cut off at `size` bytes. Returns when it is, whoever did it."""
         lock = self._unpacking.setdefault(file, trio.Lock())
         async with lock:
-            if file.key[0] is Kind.RAW:
-                return
-            self.begin_change(file)
             try:
-                await self._unpack(file, size)
+                if file.key[0] is Kind.ARCHIVE:
+                    self.begin_change(file)
+                    try:
+                        await self._unpack(file, size)
+                    finally:
+                        self.end_change(file)
             finally:
-                del self._unpacking[file]
-                self.end_change(file)
+                if not lock.statistics().tasks_waiting:
+                    del self._unpacking[file]
 
     async def _unpack(self, file: Inode, size: int | None) -> None:
         private = self.changes.private
@@ -266,42 +268,62 @@ class Writing(Files):
 
     async def _commit_unpacked(self, file: Inode, source: Backing, plain: Temporary) -> None:
         """Puts the raw file in the archive's place, and the file's handles on it."""
-        done = False
-        while not done:
+        tried: Places | None = None
+        while True:
             places = await on_disk(self._places_of, source.file, file)
+            if places == tried:
+                raise FUSEError(errno.ESTALE)
             folders = [self.inodes.folder(trail) for trail, _ in places]
             try:
                 async with self.changing([file], folders):
                     # Names may have changed before the locks were there.
-                    if places == await on_disk(self._places_of, source.file, file):
-                        await trio.to_thread.run_sync(self._replace, source, plain, places)
+                    if places != await on_disk(self._places_of, source.file, file):
+                        continue
+                    tried = places
+                    if await trio.to_thread.run_sync(self._replace, source, plain, places):
                         self._move_handles(file, source.name, plain)
-                        done = True
+                        return
             finally:
                 for folder in folders:
                     self.inodes.unpin(folder)
 
-    def _places_of(self, archive: int, file: Inode) -> list[tuple[list[Step], bytes]]:
+    def _places_of(self, archive: int, file: Inode) -> Places:
         """All names that an open archive has in the store."""
         status = os.fstat(archive)
-        if status.st_nlink > 1:
-            return links(self.store, status)
-        return [(folder.trail(), name) for folder, name in file.places[-1:]]
+        if status.st_nlink == 1 and file.places:
+            folder, name = file.place()
+            return [(folder.trail(), name)]
+        return links(self.store, status) if status.st_nlink else []
 
-    def _replace(self, source: Backing, plain: Temporary, places: list[tuple[list[Step], bytes]]) -> None:
+    def _replace(self, source: Backing, plain: Temporary, places: Places) -> bool:
+        """False if the archive is not to be found where it should be: then nothing has changed.
+
+        An archive that has no name any more leaves a raw file that has none.
+        """
         copy_metadata(source.file, plain.file)
         os.fsync(plain.file)
+        archive = os.fstat(source.file)
         if len(places) > 1:
             names = [([step.name for step in trail], name) for trail, name in places]
-            unpack_links(self.changes, names, os.fstat(source.file), plain)
-            return
-        for trail, name in places:
-            with suppress(FileNotFoundError), self.store.folder(trail) as folder:
+            unpack_links(self.changes, names, archive, plain)
+        elif places and not self._replace_one(archive, plain, *places[0]):
+            return False
+        self.writing.catalog.forget({(archive.st_dev, archive.st_ino)})
+        return True
+
+    def _replace_one(self, archive: os.stat_result, plain: Temporary, trail: list[Step], name: bytes) -> bool:
+        try:
+            with self.store.folder(trail) as folder:
                 entry = self.store.find(folder, name)
-                # If it is another file by now, ours has no name any more.
-                if os.path.samestat(entry.status, os.fstat(source.file)):
-                    with self.writing.unnoticed(folder):
-                        self.changes.unpack(folder, entry, plain)
+                if not os.path.samestat(entry.status, archive):
+                    return False
+                with self.writing.unnoticed(folder):
+                    self.changes.unpack(folder, entry, plain)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                return False
+            raise
+        return True
 
     def _move_handles(self, file: Inode, name: str, plain: Temporary) -> None:
         status = os.fstat(plain.file)

@@ -95,10 +95,10 @@ class Catalog:
     def forget(self, files: set[tuple[int, int]]) -> None:
         """Drops what is known of files that are gone."""
         for key in files:
-            self._ctimes.pop(key, None)
-            self._judged.pop(key, None)
-            for table in ("published", "judged"):
-                self._write(f"DELETE FROM {table} WHERE device = ? AND inode = ?", key)
+            if self._ctimes.pop(key, None) is not None:
+                self._write("DELETE FROM published WHERE device = ? AND inode = ?", key)
+            if self._judged.pop(key, None) is not None:
+                self._write("DELETE FROM judged WHERE device = ? AND inode = ?", key)
 
     def _write(self, statement: str, row: tuple[object, ...]) -> None:
         with self._lock:

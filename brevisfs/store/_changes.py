@@ -64,7 +64,7 @@ class Changes:
         target = self._find(new_folder, new)
         if target is not None and not replace:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
-        if source.kind is Kind.ARCHIVE and not self._can_be_archive(new_folder, new):
+        if source.kind is Kind.ARCHIVE and not self.can_be_archive(new_folder, new):
             raise NeedsRaw
         self._put_losers_away(old_folder, source)
         if target is None:
@@ -122,7 +122,7 @@ class Changes:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
         suffix = b""
         if source.kind is Kind.ARCHIVE:
-            if not self._can_be_archive(new_folder, new):
+            if not self.can_be_archive(new_folder, new):
                 raise NeedsRaw
             suffix = ARCHIVE_SUFFIX
         os.link(
@@ -176,6 +176,13 @@ class Changes:
             os.unlink(entry.file, dir_fd=folder)
         return self.store.find(folder, entry.name)
 
+    def can_be_archive(self, folder: int, name: bytes) -> bool:
+        """Whether an archive can be called so: the suffixes fit, and no other file has these names."""
+        if len(name) > LONGEST_NAME:
+            return False
+        suffixed = (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX)
+        return not any(self.store.is_plain(folder, file) for file in suffixed)
+
     def _find(self, folder: int, name: bytes) -> Entry | None:
         try:
             return self.store.find(folder, name)
@@ -185,13 +192,6 @@ class Changes:
     def _put_losers_away(self, folder: int, entry: Entry) -> None:
         for file in self.store.losers(folder, entry):
             self.private.put_away(folder, file)
-
-    def _can_be_archive(self, folder: int, name: bytes) -> bool:
-        """Whether an archive can be called so: the suffixes fit, and no plain file has these names."""
-        if len(name) > LONGEST_NAME:
-            return False
-        suffixed = (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX)
-        return not any(self.store.is_plain(folder, file) for file in suffixed)
 
 
 def sync_folder(folder: int) -> None:

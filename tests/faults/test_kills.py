@@ -23,7 +23,7 @@ from brevisfs.store import _syscalls
 from tests.mount.conftest import has_fuse
 from tests.twins import model
 
-KILLS = int(os.environ.get("BREVISFS_KILLS", "5"))
+KILLS = int(os.environ.get("BREVISFS_KILLS", "4"))
 SEED = int(os.environ.get("BREVISFS_KILLS_SEED", "0"))
 
 pytestmark = [

@@ -13,7 +13,7 @@ from brevisfs.fs import RecompressionOptions, umount
 from tests.mount.conftest import Mounter
 from tests.twins import Twins
 
-STEPS = int(os.environ.get("BREVISFS_MODEL_STEPS", "1500"))
+STEPS = int(os.environ.get("BREVISFS_MODEL_STEPS", "400"))
 SEED = int(os.environ.get("BREVISFS_MODEL_SEED", "0"))
 PACKING = RecompressionOptions(settle=0, profile="fast", max_load=1000)
 
