@@ -137,9 +137,7 @@ def recurring(words: Words, bits: int) -> int:
 def recurrences(words: Words, pattern: int, most: int) -> list[int]:
     """Where the first `pattern` words come again: the first places."""
     out, found = ffi.new("uint64_t[]", most), ffi.new("size_t *")
-    _done(
-        lib.brv_recurrences(ffi.from_buffer(words), len(words), words.itemsize, pattern, out, most, found)
-    )
+    _done(lib.brv_recurrences(ffi.from_buffer(words), len(words), words.itemsize, pattern, out, most, found))
     return list(out[0 : found[0]])
 
 
@@ -239,9 +237,7 @@ def split(words: Words, bits: int, count: int, block: int, tolls: Tolls) -> Sequ
     return [_completed(fields[i]) for i in range(found[0])]
 
 
-def learn(
-    words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls
-) -> tuple[float, npt.NDArray[np.int16]]:
+def learn(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> tuple[float, npt.NDArray[np.int16]]:
     """The least rank that classes of the segments, rows of `words`, reach.
 
     And the code lengths of each, by leading bits.

@@ -68,9 +68,7 @@ class Sample:
     def _changed(self, words: Words, fewer: int) -> Sample:
         """A sample whose pieces are `fewer` words shorter each, from what became of all the words at once."""
         ends = list(accumulate(map(len, self.pieces)))
-        pieces = (
-            words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True)
-        )
+        pieces = (words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True))
         some = tuple(piece for piece in pieces if len(piece))
         return Sample(self.bits, self.count - fewer, self.block, some)
 

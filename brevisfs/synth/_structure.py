@@ -75,6 +75,7 @@ def runs(part: Part, found: Survey) -> list[int]:
     A part is quiet if its words are all one, or have a number of zero low bits that others do not have.
     """
     if (found.any_set & found.any_set.dtype.type(1)).all() and not found.still.any():
+        # No chunk is quiet in any way: so are the weights of most tensors.
         return []
     zeros = found.zeros()
     floor = int(zeros.min())
