@@ -325,10 +325,11 @@ def test_what_does_not(root: Path, meanwhile: Meanwhile) -> None:
 
 def test_a_taken_name_keeps_an_archive_from_being_published(root: Path) -> None:
     (root / "m").write_bytes(model(1))
-    (root / "m.brv").write_text("a text")
 
     async def test(operations: Operations) -> None:
         inode, source, archive = await packed(operations, b"m")
+        (root / "m.brv").write_text("a text")
+        assert await operations.source(inode) is None
         with pytest.raises(FileExistsError):
             await operations.publish(inode, source, archive)
         given_back(operations, source, archive)
