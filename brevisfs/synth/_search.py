@@ -141,7 +141,7 @@ class _Inserted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Whole programs for the words of a part, the best first, and the state whose roll-out ranked best."""
+    """Whole programs for the words of a part, the best first, and the state that the best one came of."""
 
     programs: list[tuple[Part, Choice]]
     best: State
@@ -224,7 +224,9 @@ class _Search:
             known = self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
             if choice.rank < known[1].rank:
                 self._programs[state.part.bits, choice.node] = (state.part, choice)
-            if choice.rank < self._least.rank:
+            # Of derivations of one program the longest tells a prior most.
+            further = choice.node == self._least.node and len(state.trail) > len(self._best.trail)
+            if choice.rank < self._least.rank or further:
                 self._least, self._best = choice, state
 
     def _key(self, state: State) -> Key:

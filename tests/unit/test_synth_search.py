@@ -296,7 +296,7 @@ def test_a_prior_leads_to_the_program_it_has_seen() -> None:
     needed = [
         next(budget for budget in range(1, 17) if _rank(budget, prior) == least) for prior in (Prior(), seen)
     ]
-    assert needed[1] == len(known.best.trail)
+    assert needed[1] <= len(known.best.trail)
     assert needed[0] > needed[1]
 
 
