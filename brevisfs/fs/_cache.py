@@ -104,7 +104,7 @@ class ExtentCache:
         self._backings = backings
         self._pool = DecodePool(threads)
         self._requests = trio.CapacityLimiter(requests)
-        self._buffers = Buffers(_MOST_AHEAD)
+        self._buffers = Buffers(self._most_ahead)
         self._files: dict[Key, _File] = {}
         self._oldest: OrderedDict[_Extent, None] = OrderedDict()
         self._streams = Streams()

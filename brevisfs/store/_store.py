@@ -12,12 +12,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from brevisfs.archive import ArchiveError, is_archive, original_length
+from brevisfs.archive import ArchiveError, NotArchive, original_length
 from brevisfs.store._errors import StoreNotFound
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, ranked, shown_as
 
@@ -32,6 +32,9 @@ class Kind(Enum):
 
     RAW = "raw"
     ARCHIVE = "archive"
+
+    # That of Enum is written in Python, and every key in the daemon's tables has a kind in it.
+    __hash__ = object.__hash__
 
 
 class Identity(NamedTuple):
@@ -70,10 +73,10 @@ class Entry:
     size: int
     status: os.stat_result
     bare: bool = False
+    identity: Identity = field(init=False)
 
-    @property
-    def identity(self) -> Identity:
-        return Identity.of(self.status)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identity", Identity.of(self.status))
 
     @property
     def is_folder(self) -> bool:
@@ -96,6 +99,7 @@ class Store:
             raise StoreNotFound(f"{path} cannot serve as a store: {error.strerror}") from None
         self._device = os.fstat(self.root).st_dev
         self._heads = _Heads()
+        self._surveys = _Surveys()
 
     def close(self) -> None:
         os.close(self.root)
@@ -155,19 +159,29 @@ class Store:
             files = [os.fsencode(file) for file in os.listdir(listing)]
         finally:
             os.close(listing)
+        place = os.fstat(folder).st_ino
+        known = self._surveys.of(place)
         seen: dict[bytes, Entry] = {}
         for file in files:
             status = self._status(folder, file)
             if status is not None:
-                length = self._original_length(folder, file, status)
-                name, bare = shown_as(file, length is not None), _is_bare(folder, file, status)
-                seen[file] = _entry(name, file, length, status, bare)
+                entry = known.get(file)
+                if entry is None or not _same_state(entry.status, status):
+                    entry = self._look_at(folder, file, status)
+                seen[file] = entry
+        self._surveys.keep(place, seen)
         shown = ranked((file, entry.kind is Kind.ARCHIVE) for file, entry in seen.items())
         return [
             (seen[winner], [seen[loser] for loser in losers])
             for name, (winner, *losers) in shown.items()
             if name != PRIVATE_FOLDER
         ]
+
+    def _look_at(self, folder: int, file: bytes, status: os.stat_result) -> Entry:
+        """A file by itself, whatever else may stand for its name."""
+        length = self._original_length(folder, file, status)
+        name = shown_as(file, length is not None)
+        return _entry(name, file, length, status, _is_bare(folder, file, status))
 
     def losers(self, folder: int, entry: Entry) -> list[bytes]:
         """The files that would stand for the entry's name if its own were not there."""
@@ -259,11 +273,44 @@ class _Heads:
                 self._known.popitem(last=False)
 
 
+class _Surveys:
+    """What the folders that were listed last had, by the folder's inode number.
+
+    A listing looks at every file again, and takes from here what is known of those that are unchanged.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, dict[bytes, Entry]] = OrderedDict()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def of(self, folder: int) -> dict[bytes, Entry]:
+        with self._lock:
+            return self._entries.get(folder, {})
+
+    def keep(self, folder: int, entries: dict[bytes, Entry]) -> None:
+        with self._lock:
+            self._count += len(entries) - len(self._entries.pop(folder, {}))
+            self._entries[folder] = entries
+            while self._count > _HEADS_KEPT and len(self._entries) > 1:
+                self._count -= len(self._entries.popitem(last=False)[1])
+
+
+def _same_state(one: os.stat_result, other: os.stat_result) -> bool:
+    """As equal identities, of files on one device."""
+    return (
+        one.st_ctime_ns == other.st_ctime_ns
+        and one.st_ino == other.st_ino
+        and one.st_size == other.st_size
+        and one.st_mtime_ns == other.st_mtime_ns
+    )
+
+
 def _read_length(file: int) -> int | None:
-    if not is_archive(file):
-        return None
     try:
         return original_length(file)
+    except NotArchive:
+        return None
     except ArchiveError:
         return 0
 

@@ -89,3 +89,27 @@ def test_files_without_attributes_are_not_asked_for_them(
             assert await attribute(served, b"plain") == b"now"
 
     trio.run(test)
+
+
+def test_a_listing_shows_what_has_changed_since_the_last(tmp_path: Path) -> None:
+    add_archive(tmp_path / "a.brv", [noise(100)])
+    (tmp_path / "b").write_bytes(b"12")
+    with Store(tmp_path) as store:
+
+        def seen() -> dict[bytes, tuple[int, int, bool]]:
+            return {e.name: (e.size, e.status.st_mode & 0o777, e.bare) for e in store.entries(store.root)}
+
+        (tmp_path / "b").chmod(0o600)
+        assert seen()[b"b"] == (2, 0o600, True)
+        (tmp_path / "b").chmod(0o640)
+        assert seen()[b"b"] == (2, 0o640, True)
+        os.setxattr(tmp_path / "b", "user.tag", b"")
+        assert seen()[b"b"] == (2, 0o640, False)
+        (tmp_path / "b").write_bytes(b"123")
+        assert seen()[b"b"][0] == 3
+        add_archive(tmp_path / "new", [noise(70)])
+        os.rename(tmp_path / "new", tmp_path / "a.brv")
+        assert seen()[b"a"][0] == 70
+        os.rename(tmp_path / "a.brv", tmp_path / "c.brv")
+        (tmp_path / "b").unlink()
+        assert seen().keys() == {b"c"}
