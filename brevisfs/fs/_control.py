@@ -37,8 +37,10 @@ def command(mountpoint: Path, what: str) -> None:
 def drain(mountpoint: Path, progress: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
     """Waits until nothing is left to be packed; what failed to be. `progress` is told the state now and then.
 
-    Raises MountpointUnusable, OSError.
+    In a read-only mount nothing ever is. Raises MountpointUnusable, OSError.
     """
+    if status(mountpoint)["recompression"] is None:
+        return []
     command(mountpoint, "drain")
     try:
         while True:

@@ -33,6 +33,29 @@ def test_options_go_along(calls: dict[str, Calls]) -> None:
     assert calls["mount_background"] == []
 
 
+def test_recompression_is_chosen_too(calls: dict[str, Calls]) -> None:
+    options = ["--settle", "1.5", "--workers", "2", "--profile", "dense", "--quiet-hours", "8:00-9:00"]
+    assert run(["mount", "store", "models", "--read-only", "--no-recompress", *options]) == 0
+    recompression = fs.RecompressionOptions(
+        enabled=False, settle=1.5, workers=2, profile="dense", quiet_hours="8:00-9:00"
+    )
+    chosen = fs.MountOptions(read_only=True, recompression=recompression)
+    assert calls["mount_background"] == [(Path("store"), Path("models"), chosen)]
+
+
+def test_hours_that_are_none(calls: dict[str, Calls], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["mount", "store", "models", "--quiet-hours", "at night"]) == ExitCode.USAGE
+    assert "no hours" in capsys.readouterr().err
+    assert calls["mount_background"] == []
+
+
+def test_profiles_are_those_of_pack() -> None:
+    from brevisfs.cli.mount import _PROFILES
+    from brevisfs.synth import Profile
+
+    assert set(_PROFILES) == {profile.value for profile in Profile}
+
+
 @pytest.mark.parametrize(
     ("text", "count"),
     [
