@@ -9,6 +9,7 @@ import errno
 import os
 import stat
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from brevisfs.store._errors import StoreNotFound
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, ranked, shown_as
 
 _HEADS_KEPT = 16384
+_TICK = 100_000_000
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Not blocking, so that a pipe put in the place of a file cannot hold the daemon up.
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -169,7 +171,9 @@ class Store:
                 if entry is None or not _same_state(entry.status, status):
                     entry = self._look_at(folder, file, status)
                 seen[file] = entry
-        self._surveys.keep(place, seen)
+        # What changes again in the same tick of the clock does not show it.
+        past = time.time_ns() - _TICK
+        self._surveys.keep(place, {file: e for file, e in seen.items() if e.status.st_ctime_ns < past})
         shown = ranked((file, entry.kind is Kind.ARCHIVE) for file, entry in seen.items())
         return [
             (seen[winner], [seen[loser] for loser in losers])

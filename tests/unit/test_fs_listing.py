@@ -1,6 +1,7 @@
 """Listings and what programs ask about each file of one are answered from memory."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from brevisfs.archive import Reader
 from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
-from brevisfs.store import Store
+from brevisfs.store import Entry, Store
 from tests.stores import add_archive, noise
 
 
@@ -89,6 +90,25 @@ def test_files_without_attributes_are_not_asked_for_them(
             assert await attribute(served, b"plain") == b"now"
 
     trio.run(test)
+
+
+def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        add_archive(tmp_path / f"{number}.brv", [noise(number + 1)])
+    real, looked = time.time_ns, []
+    look_at = Store._look_at
+
+    def look_and_note(store: Store, folder: int, file: bytes, status: os.stat_result) -> Entry:
+        looked.append(file)
+        return look_at(store, folder, file, status)
+
+    monkeypatch.setattr(Store, "_look_at", look_and_note)
+    monkeypatch.setattr(time, "time_ns", lambda: real() + 10**9)
+    with Store(tmp_path) as store:
+        first = store.entries(store.root)
+        assert len(looked) == 5
+        assert store.entries(store.root) == first
+        assert len(looked) == 5
 
 
 def test_a_listing_shows_what_has_changed_since_the_last(tmp_path: Path) -> None:
