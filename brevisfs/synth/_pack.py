@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,13 @@ from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import Profile
 from brevisfs.synth._search import Strategy
 from brevisfs.synth._sections import Cut, sections
-from brevisfs.synth._ties import ties
+from brevisfs.synth._ties import Tie, ties
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and their total."""
+
+REFERENCE_GAIN = 0.97
+"""A reference takes at most this share of what its section takes alone: to read it, both are decoded."""
 
 MOST_PLANS = 4
 """Sections planned ahead at most: each takes some 100 MB while it is looked at."""
@@ -68,6 +71,21 @@ class _FileSource:
                 raise SourceChanged(f"the file ends at byte {self._offset + lo + len(data)} now; {_WRITTEN}")
             data += more
         return data
+
+
+class _Differences:
+    """The bytes of one source xored with those of another as long."""
+
+    def __init__(self, first: _FileSource, second: _FileSource) -> None:
+        self._first, self._second, self.nbytes = first, second, first.nbytes
+
+    def read(self, lo: int, hi: int) -> bytes:
+        """Bytes `lo` to `hi`."""
+        return _xored(self._first.read(lo, hi), self._second.read(lo, hi)).tobytes()
+
+
+def _xored(first: bytes, second: bytes) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(first, np.uint8) ^ np.frombuffer(second, np.uint8)
 
 
 def pack(
@@ -175,8 +193,26 @@ class _Planner:
                 self._prior = learn(list(sections(self._layout)), self.source, self._profile)
             return self._prior
 
-    def ties(self) -> dict[int, int]:
-        """The sections that have the bytes of an earlier one; see `_ties`."""
+    def plan_near(self, cut: Cut, other: Cut, number: int, target: Future[Plan]) -> Plan:
+        """The plan for a section much like `other`, section `number`: as it is, or as the differences."""
+        alone, known = self.plan(cut), target.result()
+        differences = _Differences(self.source(cut), self.source(other))
+        near = synthesize(
+            differences,
+            cut.dtype,
+            cut.shape,
+            self._profile,
+            known.block,
+            strategy=self._strategy,
+            prior=self._learnt,
+        )
+        fits = (near.bits, near.count, near.block) == (known.bits, known.count, known.block)
+        if not fits or near.candidates[0].size >= REFERENCE_GAIN * alone.candidates[0].size:
+            return alone
+        return replace(near, ref=Ref.XOR, target=number)
+
+    def ties(self) -> dict[int, Tie]:
+        """The sections that may refer to an earlier one; see `_ties`."""
         return ties(sections(self._layout), self.source)
 
     def source(self, cut: Cut) -> _FileSource:
@@ -196,8 +232,8 @@ class _Tasks:
     ) -> None:
         self._pool, self._planner, self._hashed = pool, planner, hashed
         self._ties = planner.ties()
-        self._wanted = set(self._ties.values())
-        self._targets: dict[int, tuple[Cut, Plan]] = {}
+        self._wanted = {tie.target for tie in self._ties.values()}
+        self._targets: dict[int, tuple[Cut, Future[Plan]]] = {}
         self._plans_ahead = min(jobs + 1, MOST_PLANS)
         self._blocks_ahead = 2 * jobs + 2
 
@@ -214,23 +250,31 @@ class _Tasks:
             yield _made(blocks.popleft())
 
     def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan]]:
-        ahead: deque[tuple[int, Cut, Future[Plan] | None]] = deque()
+        ahead: deque[tuple[Cut, Future[Plan] | Tie]] = deque()
         for number, cut in enumerate(cuts):
-            plan = None if number in self._ties else self._pool.submit(self._planner.plan, cut)
-            ahead.append((number, cut, plan))
+            ahead.append((cut, self._begun(number, cut)))
             if len(ahead) > self._plans_ahead:
                 yield self._planned(*ahead.popleft())
         for entry in ahead:
             yield self._planned(*entry)
 
-    def _planned(self, number: int, cut: Cut, future: Future[Plan] | None) -> tuple[Cut, Plan]:
-        if future is None:
-            target = self._ties[number]
-            return cut, tied(self._targets[target][1], target)
-        plan = future.result()
-        if number in self._wanted:
-            self._targets[number] = (cut, plan)
-        return cut, plan
+    def _begun(self, number: int, cut: Cut) -> Future[Plan] | Tie:
+        tie = self._ties.get(number)
+        if tie is None:
+            plan = self._pool.submit(self._planner.plan, cut)
+            if number in self._wanted:
+                self._targets[number] = (cut, plan)
+            return plan
+        if tie.equal:
+            return tie
+        # The pool takes tasks in order, so what this one waits for has been begun.
+        other, target = self._targets[tie.target]
+        return self._pool.submit(self._planner.plan_near, cut, other, tie.target, target)
+
+    def _planned(self, cut: Cut, begun: Future[Plan] | Tie) -> tuple[Cut, Plan]:
+        if isinstance(begun, Tie):
+            return cut, tied(self._targets[begun.target][1].result(), begun.target)
+        return cut, begun.result()
 
     def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
         program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
@@ -251,7 +295,7 @@ def _made(entry: tuple[Cut, Plan] | Future[_Encoded]) -> tuple[Cut, Plan] | _Enc
 
 def _encode_block(program: _native.Program, index: int, data: bytes, target: bytes | None) -> _Encoded:
     """A block encoded, as what it differs in from a target's block if there is one."""
-    coded = data if target is None else _differing(data, target)
+    coded = data if target is None else _xored(data, target)
     bound = program.encode_bound()
     if len(_room.out) < bound:
         _room.out = np.empty(bound, np.uint8)
@@ -260,10 +304,6 @@ def _encode_block(program: _native.Program, index: int, data: bytes, target: byt
     except _native.NotApplicable:
         raise SourceChanged(_WRITTEN) from None
     return _Encoded(_room.out[:length].tobytes(), _native.checksum(data), len(data))
-
-
-def _differing(data: bytes, target: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(data, np.uint8) ^ np.frombuffer(target, np.uint8)
 
 
 class _Room(threading.local):

@@ -26,7 +26,13 @@ def packed(tmp_path: Path) -> Path:
     weights[40:200] = 0
     rows = np.tile(RNG(1).normal(0, 1, 384).astype(np.float32), (64, 1))
     save_file(
-        {"weights": weights, "rows": rows, "walk": WALK, "noise": RNG(2).integers(0, 256, 9_000, np.uint8)},
+        {
+            "weights": weights,
+            "rows": rows,
+            "walk": WALK,
+            "walk.again": WALK,
+            "noise": RNG(2).integers(0, 256, 9_000, np.uint8),
+        },
         model,
     )
     assert run(["pack", str(model)]) == 0
@@ -45,7 +51,15 @@ def test_the_bytes_of_nodes_are_all_there_are(packed: Path, capsys: pytest.Captu
         stored = sum(node["stored"] for node in one["nodes"])
         assert stored == one["shared_bytes"] + sum(one["block_bytes"])
         assert one["nodes"][0]["depth"] == 0
-        assert one["program"].startswith(one["nodes"][0]["node"].split()[0])
+        assert one["nodes"][0]["node"].split()[0] in one["program"]
+
+
+def test_a_reference_is_told(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (first,) = explained(capsys, packed, "walk")
+    (again,) = explained(capsys, packed, "walk.again")
+    assert re.fullmatch(r"section \d xor Const 0", again["program"])
+    assert sum(again["block_bytes"]) == 0
+    assert again["searched"]["found"] == first["searched"]["found"]
 
 
 def test_a_tree_shows_where_the_bytes_are(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
