@@ -251,8 +251,10 @@ class ExtentCache:
         """Has an extent decoded, as a window of `stream` if there is one."""
         reader = backing.reader
         assert reader is not None
-        self._make_room(end - begin)
-        extent = _Extent(backing.key, begin, end, self._buffers.take(end - begin), trio.Event(), pins=1)
+        # All windows are of one size, so that their memory is used again.
+        size = end - begin if stream is None else WINDOW
+        self._make_room(size)
+        extent = _Extent(backing.key, begin, end, self._buffers.take(size), trio.Event(), pins=1)
         file = self._files.setdefault(backing.key, _File())
         place = bisect_right(file.begins, begin)
         file.begins.insert(place, begin)
@@ -260,7 +262,7 @@ class ExtentCache:
         if stream is not None:
             extent.stream, extent.unasked = stream, end - begin
             self._windows[stream].append(extent)
-            self._ahead += end - begin
+            self._ahead += WINDOW
             self.counters.ahead += 1
         else:
             self._oldest[extent] = None
@@ -309,7 +311,7 @@ class ExtentCache:
                 continue
             # Windows end where requests do, so that few requests have to be put together from two.
             length = min(WINDOW - (stream.ahead - stream.next) % REQUEST, highest - stream.ahead)
-            if not self._room_ahead(length):
+            if not self._room_ahead():
                 break
             self._start(backing, stream.ahead, stream.ahead + length, stream)
             stream.ahead += length
@@ -317,9 +319,9 @@ class ExtentCache:
         if surplus is not None:
             self._forget(surplus)
 
-    def _room_ahead(self, size: int) -> bool:
-        """Whether `size` bytes more may be decoded ahead; streams that have stopped make room."""
-        while self._ahead + size > self._most_ahead:
+    def _room_ahead(self) -> bool:
+        """Whether one more window may be decoded; streams that have stopped make room."""
+        while self._ahead + WINDOW > self._most_ahead:
             stopped = next((stream for stream in self._streams.idle() if self._windows[stream]), None)
             if stopped is None:
                 return False
@@ -331,7 +333,7 @@ class ExtentCache:
         self._streams.forget(stream)
         for window in self._windows.pop(stream):
             window.stream = None
-            self._ahead -= window.end - window.begin
+            self._ahead -= WINDOW
             self._oldest[window] = None
 
     def _close_window(self, window: _Extent) -> None:
@@ -339,7 +341,7 @@ class ExtentCache:
         assert window.stream is not None
         self._windows[window.stream].remove(window)
         window.stream = None
-        self._ahead -= window.end - window.begin
+        self._ahead -= WINDOW
         self._remove(window)
 
     async def _salvage(
