@@ -158,8 +158,13 @@ class Naming(Writing, Attributes):
                 self.inodes.moved(old_folder, old, new_folder, new)
             for file, status in zip(files, found, strict=True):
                 if file is not None and status is not None:
-                    self.inodes.refresh(file, status)
+                    self._renamed_or_removed(file, status)
             return True
+
+    def _renamed_or_removed(self, file: Inode, status: os.stat_result) -> None:
+        self.inodes.refresh(file, status)
+        if not file.places and self.watcher is not None:
+            self.watcher.removed(file)
 
     def _rename_on_disk(
         self, trails: Sequence[list[Step]], old: bytes, new: bytes, flags: int
@@ -199,7 +204,7 @@ class Naming(Writing, Attributes):
                 status = await on_disk(remove_it, folder.trail())
                 self.inodes.removed(folder, name)
                 if file is not None and status is not None:
-                    self.inodes.refresh(file, status)
+                    self._renamed_or_removed(file, status)
                 return
 
     def _forget_removed(self, found: Sequence[os.stat_result | None]) -> None:

@@ -65,12 +65,16 @@ class Recompression:
     async def run(self) -> None:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._scan)
+            nursery.start_soon(self._put_in_order)
             for _ in range(self._options.workers):
                 nursery.start_soon(self._work)
 
     def begin_change(self, inode: Inode) -> None:
         """The file may change: what is known of it is void."""
+        self.removed(inode)
+
+    def removed(self, inode: Inode) -> None:
+        """The file is not to be packed, until a change ends."""
         waiting = self._waiting.get(inode)
         if waiting is not None:
             self._drop(waiting)
@@ -250,6 +254,15 @@ class Recompression:
 
     # What a former run has left.
 
+    async def _put_in_order(self) -> None:
+        try:
+            await self._scan()
+        except Exception:
+            # The mount has to go on.
+            log.exception("the search of the store failed; please report this")
+        self._scanning = False
+        self._wake()
+
     async def _scan(self) -> None:
         """Brings the store in order while it is served, and finds the files that are not packed yet."""
         operations = self._operations
@@ -272,8 +285,6 @@ class Recompression:
             except (FUSEError, OSError) as error:
                 log.warning("a folder could not be searched: %s", os.strerror(error.errno or 0))
         await trio.to_thread.run_sync(catalog.forget, gone)
-        self._scanning = False
-        self._wake()
 
     async def _settle(self, trail: list[Step], winner: Entry, losers: list[Entry]) -> None:
         """Leaves a name with one file."""

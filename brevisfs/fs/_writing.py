@@ -32,6 +32,7 @@ _PIECE = 4 << 20
 # A write that takes longer than this many seconds was held up; those of the next second may be too.
 _PATIENCE = 0.005
 _THROTTLED = 1.0
+_UNPACKERS = 4
 # A copy-up that takes longer than this many seconds is told of while it goes on.
 _TOLD = 5.0
 
@@ -45,6 +46,7 @@ class Watcher(Protocol):
 
     def begin_change(self, inode: Inode) -> None: ...
     def end_change(self, inode: Inode) -> None: ...
+    def removed(self, inode: Inode) -> None: ...
     def status(self) -> dict[str, Any]: ...
     def command(self, what: bytes) -> None: ...
 
@@ -57,6 +59,8 @@ class Writing(Files):
         self.watcher: Watcher | None = None
         self._throttled_until = 0.0
         self._unpacking: dict[Inode, trio.Lock] = {}
+        # Of their own, because they take long and other requests need threads.
+        self._unpackers = trio.CapacityLimiter(_UNPACKERS)
         self.unpacked: dict[str, tuple[int, int]] = {}
         """Copy-ups that are under way: name in the store → bytes done and in all."""
 
@@ -232,7 +236,7 @@ class Writing(Files):
         try:
             plain = await on_disk(private.temporary)
             try:
-                await trio.to_thread.run_sync(self._decode, source, plain.file, size)
+                await trio.to_thread.run_sync(self._decode, source, plain.file, size, limiter=self._unpackers)
                 await self._commit_unpacked(file, source, plain)
             except (BrevisError, OSError) as error:
                 log.error("%s cannot be unpacked to be written to: %s", source.name, error)

@@ -150,13 +150,13 @@ class Changes:
         self._check_source(folder, name, source)
         with same_times(folder):
             move(self.private.temporaries, archive.name, folder, file)
-            sync_folder(folder)
             try:
+                sync_folder(folder)
                 self._check_source(folder, name, source)
-            except SourceMoved:
+                os.unlink(name, dir_fd=folder)
+            except BaseException:
                 os.unlink(file, dir_fd=folder)
                 raise
-            os.unlink(name, dir_fd=folder)
         return self.store.find(folder, name)
 
     def _check_source(self, folder: int, name: bytes, source: Identity) -> None:

@@ -39,6 +39,6 @@ def _attributes(file: int) -> dict[str, bytes]:
         raise
     for name in names:
         if name not in _POLICY:
-            with suppress(OSError):  # listed, but not for this process to read
+            with suppress(PermissionError):  # listed, but not for this process to read
                 found[name] = os.getxattr(file, name)
     return found
