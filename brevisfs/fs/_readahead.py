@@ -43,6 +43,10 @@ class Stream:
     until: int
     used: int = 0
 
+    def reaches(self, begin: int) -> bool:
+        """Whether a request that begins there can be the reader's next, or one that the next overtook."""
+        return self.next - 2 * REQUEST <= begin <= self.next + REQUEST
+
     def target(self, most: int) -> int:
         """Up to where to decode now, at most `most` bytes ahead."""
         far = min(self.run, most) if self.run > _ONE_READ else 0
@@ -66,7 +70,7 @@ class Streams:
         self._now += 1
         streams = self._files.setdefault(key, [])
         self._files.move_to_end(key)
-        stream = next((stream for stream in streams if abs(begin - stream.next) <= REQUEST), None)
+        stream = next((stream for stream in streams if stream.reaches(begin)), None)
         if stream is None:
             until = 0
             if end - begin >= _WHOLE:
