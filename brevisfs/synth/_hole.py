@@ -166,6 +166,10 @@ class Hole:
         anchors = self.extent.blocks * ((self.bits + 7) // 8)
         return sum(NODE_BYTES + (anchors if isinstance(step, str) else 0) for step in steps)
 
+    def steps_toll(self, steps: tuple[Step, ...]) -> float:
+        """What decoding the operators pays."""
+        return self.settings.toll * self.extent.count * sum(map(_steps.time, steps)) / 8
+
     @property
     def literal(self) -> Choice:
         """The completion by literals: the best cut into fields, each in its best encoding."""
@@ -182,7 +186,7 @@ class Hole:
         return best
 
     def _behind(self, steps: tuple[Step, ...]) -> Choice:
-        return placed(steps, self.steps_bytes(steps), self.below(steps).literal)
+        return placed(steps, self.steps_bytes(steps), self.steps_toll(steps), self.below(steps).literal)
 
     @property
     def _merged(self) -> Choice:
@@ -231,9 +235,9 @@ Join = Callable[[Sequence[Choice]], Choice]
 """From completed places to the completed operator above them."""
 
 
-def placed(steps: tuple[Step, ...], size: float, choice: Choice) -> Choice:
-    """What a completed hole below the steps makes of the one above; `size` are the bytes of the steps."""
+def placed(steps: tuple[Step, ...], size: float, toll: float, choice: Choice) -> Choice:
+    """What a completed hole below the steps makes of the one above; size and toll are the steps' own."""
     node = choice.node
     for step in reversed(steps):
         node = Scan(step, node) if isinstance(step, str) else Map(step, node)
-    return Choice(node, choice.size + size, choice.toll)
+    return Choice(node, choice.size + size, choice.toll + toll)

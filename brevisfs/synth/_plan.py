@@ -18,15 +18,20 @@ from brevisfs.dsl import (
     Map,
     Merge,
     Node,
+    Palette,
     ProgramError,
     Raw,
+    Scan,
+    Select,
     Transpose,
     Zstd,
     check,
     children,
     to_text,
     to_wire,
+    walk,
 )
+from brevisfs.synth import _steps, _times
 from brevisfs.synth._columns import Tile, tile, tiles_of
 from brevisfs.synth._finish import BLOCK_ENTRY_BYTES, Finished, finish
 from brevisfs.synth._hole import Hole
@@ -198,9 +203,25 @@ def _fitted(
     for part, choice, fitted in made:
         known = choice.size if _holds_zstd(fitted.node) else fitted.size
         size = _encoded(part, fitted) if encoded else known
-        rank = size + choice.toll if encoded else fitted.rank
+        rank = size + choice.toll if encoded else fitted.rank + _inner_toll(fitted.node, part, settings)
         finalists.append(_Finalist(part, choice, fitted, size, rank))
     return sorted(finalists, key=lambda finalist: finalist.rank)
+
+
+def _inner_toll(node: Node, part: Part, settings: Settings) -> float:
+    """What decoding the operators above the leaves pays, but for Merge."""
+    time = 0.0
+    for _, _, inner, _, count in walk(node, part.bits, part.count):
+        match inner:
+            case Map(function, _):
+                time += count * _steps.time(function)
+            case Scan(kind, _):
+                time += count * _steps.time(kind)
+            case Select():
+                time += count * _times.SELECT
+            case Palette():
+                time += count * _times.PALETTE
+    return settings.toll * time / 8
 
 
 def _encoded(part: Part, found: Finished) -> float:

@@ -132,11 +132,12 @@ def _bits_of(sample: Sample, field: Field) -> Sample:
 
 def _under(hole: Hole, production: str, steps: tuple[Step, ...]) -> Move:
     size = hole.steps_bytes(steps)
-    return Move(production, (hole.below(steps),), partial(_placed, steps, size), len(steps), size)
+    join = partial(_placed, steps, size, hole.steps_toll(steps))
+    return Move(production, (hole.below(steps),), join, len(steps), size)
 
 
-def _placed(steps: tuple[Step, ...], size: float, below: Sequence[Choice]) -> Choice:
-    return placed(steps, size, below[0])
+def _placed(steps: tuple[Step, ...], size: float, toll: float, below: Sequence[Choice]) -> Choice:
+    return placed(steps, size, toll, below[0])
 
 
 def _few(hole: Hole) -> Iterator[Move]:

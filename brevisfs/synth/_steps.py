@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs.dsl import Add, Function, Gray, ScanKind, ZigZag
+from brevisfs.dsl import Add, Function, Gray, RotR, ScanKind, ZigZag
+from brevisfs.synth import _times
 from brevisfs.synth._features import plane_bits
 from brevisfs.synth._literal import SYMBOL_BITS
 from brevisfs.synth._sample import Sample
@@ -49,6 +50,19 @@ def changed(sample: Sample, steps: tuple[Step, ...]) -> Sample:
     for step in steps:
         sample = sample.scanned(step) if isinstance(step, str) else sample.mapped(step)
     return sample
+
+
+def time(step: Step) -> float:
+    """Nanoseconds a word that decoding a step takes."""
+    match step:
+        case str():
+            return _times.SCAN
+        case RotR():
+            return 0.0
+        case Gray():
+            return _times.GRAY
+        case _:
+            return _times.MAP
 
 
 def looks(glance: Sample) -> list[Look]:

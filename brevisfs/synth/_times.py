@@ -25,6 +25,9 @@ SPARSE, LISTED = 0.01, 2.0
 FIELD, JOINED = 0.18, 0.1
 """A field of a Merge; all fields of one that a single pass puts together (see `_fields.is_joined`)."""
 
+SCAN, MAP, GRAY = 0.9, 0.1, 0.5
+"""A word of a Scan, of most Maps, and of Gray's. A rotation is part of what puts fields together."""
+
 SELECT, PALETTE = 0.25, 0.5
 """A word of either, without its mask's or child's own time."""
 

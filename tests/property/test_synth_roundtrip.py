@@ -37,7 +37,9 @@ def streams(draw: st.DrawFn) -> bytes:
         count = draw(st.integers(1, 3_000))
         kind = np.dtype(draw(st.sampled_from(["u1", "<u2", "<u4", "<u8"])))
         match draw(
-            st.sampled_from(["noise", "constant", "ramp", "period", "narrow", "walk", "sparse", "float"])
+            st.sampled_from(
+                ["noise", "constant", "ramp", "period", "narrow", "walk", "sparse", "few", "pruned", "float"]
+            )
         ):
             case "noise":
                 words = np.frombuffer(rng.bytes(count * kind.itemsize), kind)
@@ -53,6 +55,12 @@ def streams(draw: st.DrawFn) -> bytes:
                 words = np.cumsum(rng.integers(-3, 4, count)).astype(kind)
             case "sparse":
                 words = np.where(rng.random(count) < 0.01, rng.integers(0, 256, count), 3).astype(kind)
+            case "few":
+                some = np.frombuffer(rng.bytes(9 * kind.itemsize), kind)
+                words = some[rng.integers(0, len(some), count)]
+            case "pruned":
+                chance = np.frombuffer(rng.bytes(count * kind.itemsize), kind)
+                words = np.where(rng.random(count) < 0.5, kind.type(1), chance)
             case _:
                 words = rng.normal(size=count).astype("<f4")
         parts.append(words.tobytes())

@@ -201,7 +201,7 @@ def test_what_the_prior_adds_for_holes_is_never_too_much(stream: Hole) -> None:
             assert floor <= whole + 1e-9, (state.name, told.name)
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3, 5, 10_000])
+@pytest.mark.parametrize("budget", [2, 5, 10_000])
 @pytest.mark.parametrize("name", list(STREAMS))
 def test_the_order_in_which_productions_are_listed_is_of_no_account(
     name: str, budget: int, monkeypatch: pytest.MonkeyPatch
