@@ -8,7 +8,6 @@ positions; the search for it is native/plan_split.c.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from brevisfs._native import _plan
@@ -51,11 +50,6 @@ def cut(sample: Sample, settings: Settings) -> Parts:
     return [(Field(each.low, each.width), _literal.choice(each)) for each in done]
 
 
-def split(sample: Sample, settings: Settings) -> Choice:
-    """The best literal, Const or Merge of such for the sample's stream."""
-    return merged(cut(sample, settings), Extent(sample.count, sample.block), settings)
-
-
 def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
     """Whether one pass decodes a Merge of such fields: a top that hardly varies, a symbol, raw bits."""
     fields, nodes = [field for field, _ in parts], [node for _, node in parts]
@@ -84,16 +78,6 @@ def merged(parts: Parts, extent: Extent, settings: Settings) -> Choice:
     time = _times.JOINED if joined else _times.FIELD * len(parts)
     toll = settings.toll * extent.count * time / 8
     return Choice(node, size, toll + sum(choice.toll for _, choice in parts))
-
-
-def fields_of(node: Node, bits: int) -> Iterator[tuple[Field, Node]]:
-    """The fields of a program made by `merged`, from the most significant one down."""
-    if not isinstance(node, Merge):
-        yield Field(0, bits), node
-        return
-    for width, child in zip(node.widths, node.children, strict=True):
-        bits -= width
-        yield Field(bits, width), child
 
 
 def count(words: Words, low: int, width: int) -> Histogram:

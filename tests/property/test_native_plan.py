@@ -108,7 +108,8 @@ def test_several_tables_are_priced_as_one_by_one(seed: int, bits: int, rows: int
 @settings(max_examples=25, deadline=None)
 def test_a_cut_is_the_best_of_all(seed: int, bits: int, count: int, profile: Settings) -> None:
     sample = Sample(bits, 3 * count, 1 << 16, (words(np.random.default_rng(seed), bits, count),))
-    found, best = _fields.split(sample, profile), pricing.split(sample, profile)
+    found = _fields.merged(_fields.cut(sample, profile), Extent(sample.count, sample.block), profile)
+    best = pricing.split(sample, profile)
     assert found.rank == pytest.approx(best.rank, rel=0.002)
     assert widths(found.node) == widths(best.node) or found.rank == pytest.approx(best.rank, rel=0.001)
 
