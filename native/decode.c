@@ -289,10 +289,18 @@ static int eval_merge(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t
     unsigned below = nd->bits;
     bool first = true;
     for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) {
-        int rc = eval_node(p, s, c, lo, hi, payload, part, st);
-        if (rc) return rc;
-        below -= p->nodes[c].bits;
-        p->k->merge(dst, nd->container, part, p->nodes[c].container, below, m, first);
+        const node *field = &p->nodes[c];
+        below -= field->bits;
+        if (field->op == OP_LIT && field->enc == ENC_RAW) { /* without an array of its own */
+            const size_t bytes = sliced_size(m, field->bits);
+            if (left(payload) < bytes) BAD(c, "the payload is cut short");
+            p->k->merge_raw(dst, nd->container, payload->p, field->bits, below, m, first);
+            payload->p += bytes;
+        } else {
+            int rc = eval_node(p, s, c, lo, hi, payload, part, st);
+            if (rc) return rc;
+            p->k->merge(dst, nd->container, part, field->container, below, m, first);
+        }
         first = false;
     }
     s->used = mark;

@@ -232,6 +232,8 @@ typedef struct brv_kernels {
     void (*pack)(const void *words, size_t m, unsigned w, unsigned container, uint8_t *out);
     /* dst[i] = src[i] << shift (first) or dst[i] |= src[i] << shift */
     void (*merge)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, size_t m, bool first);
+    /* the same from m words of w bits, 1 to 64, sliced */
+    void (*merge_raw)(void *dst, unsigned dst_c, const uint8_t *in, unsigned w, unsigned shift, size_t m, bool first);
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
     /* Words of 16 or 32 bits from symbols of 8 bits and raw rest below them: top | symbol | rest, where the top has

@@ -103,6 +103,25 @@ static inline void pack_group(const uint8_t *group, unsigned part, uint8_t *out)
     else pack_group_4(group, out);
 }
 
+/* Where each part's array begins in the sliced form of m words of `width` bits, 1 to 64. */
+typedef struct {
+    unsigned width;
+    const uint8_t *wide[4]; /* of 8, 16, 32, 64 bits; NULL if the width has no such part */
+    low_parts low;
+} sliced_parts;
+
+static inline sliced_parts sliced_parts_of(const uint8_t *in, size_t m, unsigned w)
+{
+    sliced_parts s = {.width = w};
+    for (unsigned k = 4; k-- > 0;)
+        if (w & 8u << k) {
+            s.wide[k] = in;
+            in += m << k;
+        }
+    s.low = low_parts_of(in, m, w & 7);
+    return s;
+}
+
 typedef uint8_t lanes_w8 __attribute__((vector_size(16)));
 typedef uint16_t lanes_w16 __attribute__((vector_size(32)));
 typedef uint32_t lanes_w32 __attribute__((vector_size(64)));
@@ -314,6 +333,27 @@ static bool k_find_places(void *places, unsigned pc, const void *a, unsigned c, 
 #undef CALL
 }
 
+/* Conversions a step at a time: the compiler takes lanes apart where they become four times as wide or as narrow. */
+#define CONVERT(T, x) __builtin_convertvector(x, lanes_##T)
+#define WIDEN_w8_w16(x) CONVERT(w16, x)
+#define WIDEN_w8_w32(x) CONVERT(w32, WIDEN_w8_w16(x))
+#define WIDEN_w8_w64(x) CONVERT(w64, WIDEN_w8_w32(x))
+#define WIDEN_w16_w16(x) (x)
+#define WIDEN_w16_w32(x) CONVERT(w32, x)
+#define WIDEN_w16_w64(x) CONVERT(w64, WIDEN_w16_w32(x))
+#define WIDEN_w32_w32(x) (x)
+#define WIDEN_w32_w64(x) CONVERT(w64, x)
+#define WIDEN_w64_w64(x) (x)
+#define NARROW_w64_w64(x) (x)
+#define NARROW_w64_w32(x) CONVERT(w32, x)
+#define NARROW_w64_w16(x) CONVERT(w16, NARROW_w64_w32(x))
+#define NARROW_w64_w8(x) CONVERT(w8, NARROW_w64_w16(x))
+#define NARROW_w32_w32(x) (x)
+#define NARROW_w32_w16(x) CONVERT(w16, x)
+#define NARROW_w32_w8(x) CONVERT(w8, NARROW_w32_w16(x))
+#define NARROW_w16_w16(x) (x)
+#define NARROW_w16_w8(x) CONVERT(w8, x)
+
 #define MERGE_PAIR(D, S)                                                                                 \
     static void merge_##D##_##S(D *restrict d, const S *restrict s, unsigned sh, size_t m, bool first)   \
     {                                                                                                    \
@@ -322,7 +362,7 @@ static bool k_find_places(void *places, unsigned pc, const void *a, unsigned c, 
             lanes_##S a;                                                                                 \
             lanes_##D x, y;                                                                              \
             memcpy(&a, s + i, sizeof a);                                                                 \
-            x = __builtin_convertvector(a, lanes_##D) << sh;                                             \
+            x = WIDEN_##S##_##D(a) << sh;                                                                \
             if (!first) {                                                                                \
                 memcpy(&y, d + i, sizeof y);                                                             \
                 x |= y;                                                                                  \
@@ -338,7 +378,8 @@ static bool k_find_places(void *places, unsigned pc, const void *a, unsigned c, 
         for (; i + 16 <= m; i += 16) {                                                                   \
             lanes_##D x;                                                                                 \
             memcpy(&x, s + i, sizeof x);                                                                 \
-            const lanes_##S a = __builtin_convertvector(x >> sh & k, lanes_##S);                         \
+            x = x >> sh & k;                                                                             \
+            const lanes_##S a = NARROW_##D##_##S(x);                                                     \
             memcpy(d + i, &a, sizeof a);                                                                 \
         }                                                                                                \
         for (; i < m; i++) d[i] = (S)((D)(s[i] >> sh) & k);                                              \
@@ -374,6 +415,20 @@ static void k_merge(void *d, unsigned dc, const void *s, unsigned sc, unsigned s
     ON(w8, w8) ON(w16, w8) ON(w16, w16) ON(w32, w8) ON(w32, w16) ON(w32, w32)
     ON(w64, w8) ON(w64, w16) ON(w64, w32) ON(w64, w64)
 #undef ON
+}
+
+static void k_merge_raw(void *d, unsigned dc, const uint8_t *in, unsigned w, unsigned sh, size_t m, bool first)
+{
+    const sliced_parts s = sliced_parts_of(in, m, w);
+    const unsigned c = container_of(w);
+    uint64_t some[256];
+    for (size_t i = 0; i < m; i += 256) {
+        const size_t n = m - i < 256 ? m - i : 256;
+#define CALL(T) unpack_some_##T(&s, i, n, (T *)some)
+        FOR_CONTAINER(c, CALL)
+#undef CALL
+        k_merge((uint8_t *)d + i * dc, dc, some, c, sh, n, first);
+    }
 }
 
 static void k_field(void *d, unsigned dc, const void *s, unsigned sc, unsigned sh, uint64_t msk, size_t m)
@@ -809,6 +864,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .unpack = k_unpack,
         .pack = k_pack,
         .merge = k_merge,
+        .merge_raw = k_merge_raw,
         .field = k_field,
         .join = k_join,
         .map = k_map,

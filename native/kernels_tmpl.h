@@ -1,43 +1,40 @@
 /* Word-array kernels for one container type; included once per type with W (element), CAT(name). */
 
-/* out = (first ? 0 : out << part) | part words from `in`, for a part of 8, 16, 32 or 64 bits of type P */
-#define WIDE_PART(P)                                                                              \
-    {                                                                                             \
-        const P *a = (const P *)in;                                                               \
-        if (first) for (size_t i = 0; i < m; i++) out[i] = (W)a[i];                               \
-        else for (size_t i = 0; i < m; i++) out[i] = (W)((uint64_t)out[i] << (8 * sizeof(P) % 64) | a[i]); \
-        in += m * sizeof(P);                                                                      \
+#define WIDE_PART(P, K)                                                                                     \
+    if (sizeof(W) >= sizeof(P) && s->wide[K]) {                                                             \
+        const P *restrict a = (const P *)s->wide[K] + i;                                                    \
+        if (first) for (size_t j = 0; j < n; j++) out[j] = (W)a[j];                                         \
+        else for (size_t j = 0; j < n; j++) out[j] = (W)(out[j] << (8 * sizeof(P) % (8 * sizeof(W))) | a[j]); \
+        first = false;                                                                                      \
     }
+
+/* Words i to i + n of a sliced array, i a multiple of 256 and n at most that. */
+static inline void CAT(unpack_some)(const sliced_parts *s, size_t i, size_t n, W *restrict out)
+{
+    bool first = true;
+    WIDE_PART(w64, 3)
+    WIDE_PART(w32, 2)
+    WIDE_PART(w16, 1)
+    WIDE_PART(w8, 0)
+    const unsigned narrow = s->width & 7;
+    if (!narrow) return;
+    uint8_t low[256];
+    if (n == 256) unpack_low(&s->low, i / 256, low);
+    else unpack_low_ragged(&s->low, i / 256, n, low);
+    if (first) for (size_t j = 0; j < n; j++) out[j] = low[j];
+    else for (size_t j = 0; j < n; j++) out[j] = (W)(out[j] << narrow) | low[j];
+}
+#undef WIDE_PART
 
 static void CAT(unpack)(const uint8_t *restrict in, size_t m, unsigned w, W *restrict out)
 {
-    bool first = true;
-    if (w & 64) { WIDE_PART(w64) first = false; }
-    if (w & 32) { WIDE_PART(w32) first = false; }
-    if (w & 16) { WIDE_PART(w16) first = false; }
-    const uint8_t *bytes = first && w > 8 && w < 16 ? in : NULL; /* a lone byte part waits for what is below it */
-    if (bytes) {
-        in += m;
-        first = false;
-    } else if (w & 8) { WIDE_PART(w8) first = false; }
-    const unsigned narrow = w & 7;
-    if (!narrow) {
-        if (first) memset(out, 0, m * sizeof(W));
-        return;
-    }
-    const low_parts l = low_parts_of(in, m, w);
-    uint8_t low[256];
-    for (size_t i = 0; i < m; i += 256) {
-        const size_t n = m - i < 256 ? m - i : 256;
-        W *o = out + i;
-        if (n == 256) unpack_low(&l, i / 256, low);
-        else unpack_low_ragged(&l, i / 256, n, low);
-        if (first) for (size_t j = 0; j < n; j++) o[j] = low[j];
-        else if (bytes) for (size_t j = 0; j < n; j++) o[j] = (W)((W)(bytes[i + j]) << narrow) | low[j];
-        else for (size_t j = 0; j < n; j++) o[j] = (W)(o[j] << narrow) | low[j];
+    if (w == 0) memset(out, 0, m * sizeof(W));
+    else if (w == 8 * sizeof(W)) memcpy(out, in, m * sizeof(W));
+    else {
+        const sliced_parts s = sliced_parts_of(in, m, w);
+        for (size_t i = 0; i < m; i += 256) CAT(unpack_some)(&s, i, m - i < 256 ? m - i : 256, out + i);
     }
 }
-#undef WIDE_PART
 
 /* (a[j] >> below) & msk of 256 words; the mask has at most 4 bits */
 static inline void CAT(low_byte)(const W *restrict a, unsigned below, uint8_t msk, uint8_t *restrict group)
