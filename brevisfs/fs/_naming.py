@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pyfuse3
@@ -134,12 +134,30 @@ class Naming(Writing, Attributes):
         places = ((self.inodes[parent_inode_old], name_old), (self.inodes[parent_inode_new], name_new))
         if flags not in (0, pyfuse3.RENAME_NOREPLACE, pyfuse3.RENAME_EXCHANGE):
             raise FUSEError(errno.EINVAL)
+        await self._sync_early(places)
         while True:
             try:
                 if await self._rename(places, flags):
                     return
             except NeedsRaw as error:
                 await self._make_raw(*places[error.second])
+
+    async def _sync_early(self, places: Sequence[tuple[Inode, bytes]]) -> None:
+        """A raw file that is to replace an archive has to be on disk first: not while others wait."""
+        old, new = (self.inodes.at(*place) for place in places)
+        if old is None or new is None or old.is_folder:
+            return
+        if old.key[0] is Kind.RAW and new.key[0] is Kind.ARCHIVE:
+
+            def sync(folder: int, entry: Entry) -> None:
+                file = self.store.open(folder, entry)
+                try:
+                    os.fdatasync(file)
+                finally:
+                    os.close(file)
+
+            with suppress(FUSEError):  # renaming will tell
+                await self.at(old, sync)
 
     async def _rename(self, places: Sequence[tuple[Inode, bytes]], flags: int) -> bool:
         """Renames or exchanges; False if the names changed before the locks were there."""

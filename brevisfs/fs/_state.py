@@ -133,7 +133,8 @@ class State(pyfuse3.Operations):
             try:
                 seen = await on_disk(look_there)
             except FUSEError:
-                if folder.version == version and not folder.is_changing and folder.trail() == trail:
+                unchanged = folder.version == version and folder.trail() == trail
+                if unchanged and not await self._is_moving(folder):
                     raise
             else:
                 if folder.version == version and not folder.is_changing:
@@ -165,8 +166,17 @@ class State(pyfuse3.Operations):
             except FUSEError:
                 folder, name = inode.place()
                 after = folder, name, folder.version, folder.trail(), inode.key
-                if before == after and not folder.is_changing:
+                if before == after and not await self._is_moving(folder):
                     raise
+
+    async def _is_moving(self, folder: Inode | None) -> bool:
+        """Whether names on the way down to a folder, or in it, are being changed; waits for the change."""
+        while folder is not None:
+            if folder.is_changing:
+                await self.quiet(folder)
+                return True
+            folder = folder.parent
+        return False
 
     async def entry_of(self, inode: Inode) -> Entry:
         """What the inode stands for, as `at`."""

@@ -1,5 +1,6 @@
 """Bringing a store in order: what a process that died in the middle of a change has left."""
 
+import errno
 import json
 import os
 import stat
@@ -72,11 +73,12 @@ def finish_intent(store: Store, private: Private) -> None:
         record = json.load(text)
     for trail, name in record["names"]:
         # A folder that is gone has nothing to change; whoever took it away took the archive's name along.
-        with (
-            suppress(FileNotFoundError, NotADirectoryError),
-            store.folder_at([os.fsencode(step) for step in trail]) as folder,
-        ):
-            _unpack_link(store, private, folder, os.fsencode(name), tuple(record["archive"]))
+        try:
+            with store.folder_at([os.fsencode(step) for step in trail]) as folder:
+                _unpack_link(store, private, folder, os.fsencode(name), tuple(record["archive"]))
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
     os.unlink(_INTENT, dir_fd=private.folder)
     sync_folder(private.folder)
     os.unlink(_INTENDED, dir_fd=private.folder)

@@ -116,14 +116,24 @@ class Store:
     def folder(self, trail: Sequence[Step]) -> Iterator[int]:
         """A descriptor, for the time of the block, of the folder that `trail` leads to from the root.
 
-        Raises ESTALE if a folder on the way is not the one that the trail names.
+        Raises ESTALE if a folder on the way is not there, or is not the one that the trail names.
         """
-        with self.folder_at([step.name for step in trail], trail) as here:
-            yield here
+        descriptor = self._descend([step.name for step in trail], trail)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     @contextmanager
-    def folder_at(self, names: Sequence[bytes], trail: Sequence[Step] | None = None) -> Iterator[int]:
-        """As `folder`, by names alone where no trail says which folders they must be."""
+    def folder_at(self, names: Sequence[bytes]) -> Iterator[int]:
+        """As `folder`, by names alone."""
+        descriptor = self._descend(names, None)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _descend(self, names: Sequence[bytes], trail: Sequence[Step] | None) -> int:
         here = os.dup(self.root)
         try:
             for depth, name in enumerate(names):
@@ -134,9 +144,13 @@ class Store:
                 expected = (self._device, status.st_ino) if trail is None else trail[depth][1:]
                 if (status.st_dev, status.st_ino) != expected:
                     raise OSError(errno.ESTALE, "the folder was replaced", name)
-            yield here
-        finally:
+        except (FileNotFoundError, NotADirectoryError) as error:
             os.close(here)
+            raise OSError(errno.ESTALE, "the folder is gone", error.filename) from None
+        except OSError:
+            os.close(here)
+            raise
+        return here
 
     def find(self, folder: int, name: bytes) -> Entry:
         """What a folder of the mount has under `name`; FileNotFoundError if nothing."""
