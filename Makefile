@@ -3,7 +3,7 @@ PY := .venv/bin/python
 ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
-.PHONY: bench-kernels bench-synthesis test-large
+.PHONY: bench-kernels bench-mount bench-synthesis test-large
 .PHONY: bench-write test-model test-kills test-clients
 .PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
@@ -19,6 +19,7 @@ help:
 	@echo 'make check-native        the three above, shortened'
 	@echo 'make bench-kernels       decoding and encoding next to memcpy (ARGS="--quick --peers --json OUT --files DIR")'
 	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4")'
+	@echo 'make bench-mount         reading through a mount next to a pass-through (ARGS="--quick --throttle 300 1000 --threads 1 2 4")'
 	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
 	@echo 'make bench-write         writing through a mount next to a pass-through (ARGS="--quick DIR")'
 	@echo 'make test-model          a mount next to a plain folder, STEPS random operations with SEED'
@@ -69,6 +70,9 @@ bench-kernels: build
 bench-synthesis: build
 	@test -n "$(FILES)" || { echo 'usage: make bench-synthesis FILES="model.safetensors …" [ARGS="--profile dense --every 4"]' >&2; exit 2; }
 	@$(PY) -m bench.synthesis $(ARGS) $(FILES)
+
+bench-mount: build
+	@$(PY) -m bench.mount $(ARGS)
 
 test-large: build
 	@$(PY) -m bench.large $(ARGS)

@@ -2,9 +2,10 @@
 
 One run, everything by turns, so that ratios hold on a machine that is shared: each round does each load in
 each state on each system, one after the other. States: `cold`, nothing cached anywhere; `mount cold`, the
-backing file in memory but nothing of the mount, which shows what the mount itself costs; `warm`, all in the
-kernel's page cache. Ratios are speeds: above 1 is faster than the pass-through. `--throttle` limits what the
-disk reads a second (control group blkio, as root), and then only `cold` is measured.
+backing file in memory but nothing of the mount, which shows what the mount itself costs; `decoded`, the same
+after the daemon has answered the same requests before; `warm`, all in the kernel's page cache. Ratios are
+speeds: above 1 is faster than the pass-through. `--throttle` limits what the disk reads a second (control
+group blkio, as root), and then only `cold` is measured.
 """
 
 import argparse
@@ -29,11 +30,12 @@ from bench.loads import Load
 from bench.measure import per_round, spread
 from bench.report import SPREAD, Report
 from bench.throttle import throttled
+from brevisfs import synth
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 from mounted import COMMAND
 
-STATES = ("cold", "mount cold", "warm")
+STATES = ("cold", "mount cold", "decoded", "warm")
 SHARDS = 8
 PROFILES = ("fast", "balanced")
 PEER = "pass-through"
@@ -53,20 +55,24 @@ class System:
     def files(self, names: Sequence[str]) -> list[Path]:
         return [self.folder / name for name in names]
 
-    def prepare(self, names: Sequence[str], state: str) -> None:
-        """Brings the files into a state."""
+    def prepare(self, names: Sequence[str], state: str, load: Load = loads.sequential) -> None:
+        """Brings the files into a state, before `load`."""
         behind = [self.backing / f"{name}{self.suffix}" for name in names]
-        if state != "warm":
-            for file in self.files(names):
-                drop_pages(file)
-        if self.suffix and state != "warm":
+        if state == "warm":
+            loads.sequential(self.files(names))
+            return
+        if self.suffix:
             for file in behind:
                 os.utime(file)  # another state of the file, of which the daemon has nothing
+        if state == "decoded":
+            load(self.files(names))
+        for file in self.files(names):
+            drop_pages(file)
         if state == "cold":
             for file in behind:
                 drop_pages(file)
         else:
-            loads.sequential(behind if state == "mount cold" else self.files(names))
+            loads.sequential(behind)
 
     def processor(self) -> float:
         """Seconds of processor time that the daemon has taken."""
@@ -200,8 +206,8 @@ def make_model(path: Path, size: int, seed: int) -> None:
 
 
 def pack(source: Path, archive: Path, profile: str) -> None:
-    command = [COMMAND, "pack", str(source), "-o", str(archive), "--profile", profile]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with source.open("rb") as original, archive.open("w+b") as out:
+        synth.pack(original.fileno(), out.fileno(), profile=synth.Profile(profile), jobs=2)
 
 
 @contextmanager
@@ -247,7 +253,7 @@ def compare(
     for number in range(-1, rounds):
         for name, load in chosen.items():
             names = [f"shard{shard}" for shard in range(SHARDS)] if load is loads.threads else ["model"]
-            for state in states:
+            for state in states_of(name, states):
                 for system in systems:
                     measured = times.setdefault((name, state, system.name), Times())
                     if number >= 0:
@@ -272,8 +278,13 @@ def compare(
     report.end()
 
 
+def states_of(load: str, states: Sequence[str]) -> list[str]:
+    """Those that tell something about a load: only random reads find in the daemon what they read before."""
+    return [state for state in states if state != "decoded" or load.startswith("random")]
+
+
 def one_round(system: System, names: Sequence[str], state: str, load: Load, times: Times) -> None:
-    system.prepare(names, state)
+    system.prepare(names, state, load)
     processor, started = system.processor(), time.perf_counter()
     done = load(system.files(names))
     times.clock.append(time.perf_counter() - started)

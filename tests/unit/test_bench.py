@@ -148,7 +148,7 @@ def test_the_mount_bench_in_short(tmp_path: Path) -> None:
     assert seen == {
         (load, state, system)
         for load in loads.everything(torch=False)
-        for state in mount.STATES
+        for state in mount.states_of(load, mount.STATES)
         for system in systems
     }
     assert len(parts["listing"]) == 4
