@@ -246,8 +246,7 @@ def _kind(node: Node) -> frozenset[type[Node]]:
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
     """The program fitted, on the tiles that it or the shape speaks of unless the block size is fixed."""
-    if prod(shape) != part.count:
-        shape = ()
+    shape = _shape_in(shape, part.count)
     tiles: list[Tile] = []
     if isinstance(node, Transpose):
         only = tile(node.columns, part.count, part.block)
@@ -255,6 +254,13 @@ def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, setti
     elif not fixed:
         tiles = tiles_of(part, shape)
     return finish(part, node, shape, tiles, settings)
+
+
+def _shape_in(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The shape of a tensor in words of which it has `count`; () if its rows are not whole ones."""
+    whole, size = shape[:-1], prod(shape)
+    row, rest = divmod(count, max(1, prod(whole)))
+    return (*whole, row) if size and shape and not rest and (row * prod(whole) == count) else ()
 
 
 def _holds_zstd(node: Node) -> bool:

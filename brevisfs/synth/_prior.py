@@ -29,6 +29,7 @@ PRODUCTIONS = (
     "concat",
     "repeat",
     "record",
+    "bytes",
     "transpose",
     "palette",
     "select",

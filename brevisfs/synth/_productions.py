@@ -18,7 +18,7 @@ from brevisfs._native import _plan
 from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Palette, Repeat, Select, Transpose, to_wire
 from brevisfs.dsl._check import MAX_DEPTH, MAX_PALETTE
 from brevisfs.dsl._program import index_bits
-from brevisfs.synth import _columns, _fields, _structure, _times
+from brevisfs.synth import _columns, _features, _fields, _structure, _times
 from brevisfs.synth._fields import Field
 from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
 from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, SYMBOL_BITS, Choice, Extent
@@ -36,6 +36,9 @@ SELECT_SHARE, SELECT_GAIN = 0.03, 2.0
 """A table is looked at if of some words not more than a share are different, and if places in it take so much
 less than the words do as fields; a Select, if what the usual word takes so far is so many times what its
 mask takes."""
+
+ALIKE, NOISE = 1.005, 7.9
+"""Bits a byte for which the place in its word tells so little, and from which it is noise."""
 
 WIDEST_RECORD = 8
 """Bytes up to which a record is a word."""
@@ -68,6 +71,8 @@ def _whole(hole: Hole) -> Iterator[Move]:
         yield Move("concat", tuple(runs), partial(_joined, tuple(lengths)))
     if hole.depth == 0 and hole.part.bits == 8:
         yield from _records(hole, hole.part)
+    if hole.depth == 0 and hole.part.bits in (16, 32, 64) and not hole.floating:
+        yield from _bytes(hole, hole.part)
 
 
 def _run(hole: Hole, part: Part, start: int, count: int) -> Hole:
@@ -95,6 +100,18 @@ def _records(hole: Hole, part: Part) -> Iterator[Move]:
         estimate = min(bits, part.bits) * part.count / 8
         columns = Choice(Transpose(size, Lit(Huffman(1, CODE_BITS))), estimate)
         yield Move("transpose", (columns,), _alone, size=0.0)
+
+
+def _bytes(hole: Hole, part: Part) -> Iterator[Move]:
+    """The bytes of words whose places tell nothing of them, as those of packed narrower ones."""
+    words = hole.glance.words
+    together = float(_features.plane_bits(words.view(np.uint8), 8).sum())
+    apart = float(_features.plane_bits(words, part.bits).mean())
+    if 0 < together < min(ALIKE * apart, NOISE):
+        count = part.count * part.bits // 8
+        block = block_words(8, count, part.block if hole.fixed else None)
+        narrow = Part(part.source, 8, count, block)
+        yield Move("bytes", (Hole(narrow, 0, "u8", hole.settings, greedy=True),), _alone, 0, 0.0, narrow)
 
 
 def _alone(below: Sequence[Choice]) -> Choice:

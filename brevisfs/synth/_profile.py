@@ -31,7 +31,7 @@ class Settings:
 FEW_TABLES = 4
 
 SETTINGS = {
-    Profile.FAST: Settings(toll=1.3, tables=4, many_tables=0.0),
-    Profile.BALANCED: Settings(toll=0.04, tables=8, many_tables=0.0007),
-    Profile.DENSE: Settings(toll=0.004, tables=16, many_tables=0.0),
+    Profile.FAST: Settings(toll=1.0, tables=4, many_tables=0.0),
+    Profile.BALANCED: Settings(toll=0.03, tables=8, many_tables=0.0007),
+    Profile.DENSE: Settings(toll=0.003, tables=16, many_tables=0.0),
 }

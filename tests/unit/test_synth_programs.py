@@ -167,6 +167,15 @@ def test_bytes_of_records_are_taken_as_wider_words() -> None:
     assert restored(plan, records.tobytes()) == records.tobytes()
 
 
+def test_packed_weights_are_taken_as_bytes() -> None:
+    nibbles = RNG(0).binomial(15, 0.5, (200, 3_200)).astype(np.uint8)
+    data = (nibbles[:, ::2] | nibbles[:, 1::2] << 4).tobytes()
+    plan = planned(data, "I32", (200, 400))
+    assert plan.bits == 8
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) < 1.01 * 3.0 / 4 * len(data)
+
+
 def test_fast_takes_codewords_of_fixed_length_in_one_pass() -> None:
     data = bf16(gaussian(200_000)).tobytes()
     plan = planned(data, "BF16", (500, 400), Profile.FAST)

@@ -86,6 +86,7 @@ STREAMS: dict[str, Callable[[], Hole]] = {
     "signed": lambda: hole(np.rint(RNG(0).normal(size=6_000) * 4).astype("<i8").view("<u8")),
     "flipped": lambda: hole(flipped()),
     "around a carry": lambda: hole((0x7F80 + RNG(0).binomial(256, 0.5, 6_000)).astype("<u2")),
+    "packed": lambda: hole(RNG(0).binomial(15, 0.3, 48_000).astype(np.uint8).view("<u4")),
     "levels": lambda: hole(levels()),
     "pruned": lambda: hole(pruned(), floating=True),
     "noise": lambda: hole(RNG(0).integers(0, 1 << 16, 6_000).astype("<u2")),
