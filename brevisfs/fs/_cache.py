@@ -22,11 +22,14 @@ from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key, Reader
-from brevisfs.fs._buffers import PIECE, Buffers
+from brevisfs.fs._buffers import Buffers
 from brevisfs.fs._pool import DecodePool
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
 log = logging.getLogger("brevisfs.fs")
+
+PIECE = 128 * 1024
+"""Bytes of a usual block. Of much larger ones, parts that begin and end at multiples of this are decoded."""
 
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
@@ -380,7 +383,7 @@ class ExtentCache:
                 break
             self._remove(oldest)
             self._buffers.give(oldest.buffer)
-            if len(oldest.buffer) != size:
+            if self._buffers.growth(size):
                 self._buffers.trim()
 
     def _index_memory(self) -> int:

@@ -16,8 +16,8 @@ from pyfuse3 import FUSEError
 from brevisfs.archive import BlockDamaged, Section
 from brevisfs.archive import Kind as SectionKind
 from brevisfs.fs._backing import Backing, Backings
-from brevisfs.fs._buffers import PIECE, SLAB, Buffers
-from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._buffers import Buffers
+from brevisfs.fs._cache import PIECE, SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._readahead import REQUEST, WINDOW
 from brevisfs.store import Identity, Kind
 from tests.stores import noise
@@ -334,25 +334,20 @@ def test_small_files_take_little() -> None:
 
 
 def test_buffers_are_used_again_and_given_back() -> None:
-    buffers = Buffers(4 * SLAB)
-    pieces = [buffers.take(PIECE) for _ in range(SLAB // PIECE + 1)]
-    assert buffers.held == 2 * SLAB
-    window = buffers.take(SLAB)
-    window[:] = bytes([7]) * SLAB
-    assert buffers.growth(SLAB) == SLAB
-    buffers.give(window)
-    assert buffers.growth(SLAB - 1) == 0 and buffers.growth(PIECE) == 0
-    assert bytes(buffers.take(SLAB)[:2]) == bytes([7, 7])
-    small = buffers.take(1)
-    assert (len(small), buffers.held) == (4096, 3 * SLAB + 4096)
+    buffers = Buffers(WINDOW + PIECE)
+    window, piece, small = (buffers.take(size) for size in (WINDOW, PIECE, 1))
+    assert (len(window), len(piece), len(small)) == (WINDOW, PIECE, 4096)
+    assert buffers.held == WINDOW + PIECE + 4096
+    window[:2] = b"77"
+    for buffer in (window, piece):
+        buffers.give(buffer)
+    assert (buffers.growth(WINDOW - 1), buffers.growth(PIECE), buffers.growth(1)) == (0, 0, 4096)
     buffers.give(small)
-    for piece in pieces[1:]:
-        buffers.give(piece)
+    assert buffers.held == WINDOW + PIECE
+    assert bytes(buffers.take(WINDOW)[:2]) == b"77"
+    assert buffers.growth(WINDOW) == WINDOW
     buffers.trim()
-    assert buffers.held == 2 * SLAB
-    buffers.give(pieces[0])
-    buffers.trim()
-    assert buffers.held == SLAB
+    assert buffers.held == WINDOW
 
 
 def test_damage_ahead_is_told_to_the_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
