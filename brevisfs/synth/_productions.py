@@ -234,14 +234,16 @@ def _looked_up(words: tuple[int, ...], size: float, toll: float, below: Sequence
 
 def _every_word(hole: Hole) -> Words | None:
     """The different words of the whole stream, ascending; None if they are many or not all can be seen."""
-    words: Words = np.unique(hole.sample.words)
-    if hole.part is not None:
-        for some in hole.part.passes():
-            if len(words) <= MAX_PALETTE:
-                words = np.union1d(words, some)
-    elif len(hole.sample.words) < hole.sample.count:
+    passes = [hole.sample.words] if hole.part is None else hole.part.passes()
+    if hole.part is None and len(hole.sample.words) < hole.sample.count:
         return None
-    return words if 2 <= len(words) <= MAX_PALETTE else None
+    words: Words = hole.sample.words[:0]
+    for some in passes:
+        few = np.flatnonzero(_plan.count(some, 0, hole.bits)) if hole.bits <= NARROW_BITS else some
+        words = np.union1d(words, few.astype(some.dtype))
+        if len(words) > MAX_PALETTE:
+            return None
+    return words if len(words) > 1 else None
 
 
 def _over(operator: Callable[[Node], Node], below: Sequence[Choice]) -> Choice:
