@@ -44,14 +44,23 @@ class Attributes(State):
         folder = self.inodes[parent_inode]
         if name in (b".", b".."):
             return await self._lookup_again(folder if name == b"." else folder.parent or folder)
+        since = self.unnoticed_ever
         entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
-        return self.found(folder, entry)
+        return self.doubt(self.found(folder, entry), since)
 
     def found(self, folder: Inode, entry: Entry) -> EntryAttributes:
         """The answer to a request that has found or made a name: the kernel counts one look-up more."""
         inode = self.assign(folder, entry)
         inode.lookups += 1
         return self.attributes(inode, entry.status, entry.size)
+
+    def doubt(self, answer: EntryAttributes, since: int) -> EntryAttributes:
+        """The answer, which the kernel is not to keep if it is of a folder and has perhaps seen, since
+        `unnoticed_ever` was `since`, times of which nobody is to know.
+        """
+        if stat.S_ISDIR(answer.st_mode) and (self.unnoticed_now or self.unnoticed_ever != since):
+            answer.attr_timeout = 0
+        return answer
 
     def assign(self, folder: Inode, entry: Entry) -> Inode:
         """The inode of what was just found in a folder; the caller counts the look-up or forgets it again."""
@@ -76,14 +85,20 @@ class Attributes(State):
         return answer
 
     async def _attributes(self, inode: Inode) -> EntryAttributes:
-        await self.quiet(inode)
-        if inode.open:
-            return self.of_open(inode)
-        if inode is self.inodes.root:
-            status = await on_disk(os.fstat, self.store.root)
-            return self.attributes(inode, status, status.st_size)
-        entry = await self.entry_of(inode)
-        return self.attributes(inode, entry.status, entry.size)
+        while True:
+            await self.quiet(inode)
+            if inode.open:
+                return self.of_open(inode)
+            version = inode.version
+            if inode is self.inodes.root:
+                status = await on_disk(os.fstat, self.store.root)
+                size = status.st_size
+            else:
+                entry = await self.entry_of(inode)
+                status, size = entry.status, entry.size
+            # A folder's times are put back after some changes of what is in it.
+            if not inode.is_folder or (inode.version == version and not inode.is_changing):
+                return self.attributes(inode, status, size)
 
     def of_open(self, inode: Inode) -> EntryAttributes:
         """The attributes of a file that is open. The kernel has them in memory: this does not wait."""

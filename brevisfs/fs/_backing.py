@@ -106,12 +106,7 @@ class Backings:
             self._open.remove(backing)
             if self._shared.get(backing.key) is backing:
                 del self._shared[backing.key]
-            # The filesystem frees all of a removed file here, which can take long.
-            removed = os.fstat(backing.file).st_nlink == 0
-            if removed:
-                trio.lowlevel.spawn_system_task(trio.to_thread.run_sync, _close, backing.file)
-            else:
-                _close(backing.file)
+            let_go(backing.file)
 
     @contextmanager
     def held(self, backing: Backing) -> Iterator[Backing]:
@@ -124,6 +119,15 @@ class Backings:
 
     def _readers(self) -> list[Reader]:
         return [backing.reader for backing in self._open if backing.reader is not None]
+
+
+def let_go(file: int) -> None:
+    """Closes a descriptor without waiting for what the filesystem does then."""
+    if os.fstat(file).st_nlink == 0:
+        # All of a removed file is freed here, which can take long.
+        trio.lowlevel.spawn_system_task(trio.to_thread.run_sync, _close, file)
+    else:
+        _close(file)
 
 
 def _close(file: int) -> None:

@@ -73,14 +73,15 @@ class Files(State):
         self.backings.release(file.backing)
 
     async def _reopen(self, file: Inode) -> Backing:
-        """The file's backing file, opened again for reading."""
-        if file.places:
-            return await self.at(file, self._open_backing)
-        if not file.open:
-            raise FUSEError(errno.ESTALE)
-        with self.backings.held(file.open[-1]) as other:
-            opened = await on_disk(os.open, f"/proc/self/fd/{other.file}", os.O_RDONLY | os.O_CLOEXEC)
-            return Backing(other.name, other.kind, Identity.of(os.fstat(opened)), opened)
+        """The file's backing file, opened again for reading. The caller holds the inode's lock."""
+        return await self.on_file(
+            file, self._open_backing, lambda path: self.open_nameless(file, path, os.O_RDONLY), holding=True
+        )
+
+    def open_nameless(self, file: Inode, path: str, access: int) -> Backing:
+        """As _open_backing, of a file that has lost its last name."""
+        opened = os.open(path, access | os.O_CLOEXEC)
+        return Backing("a removed file", file.key[0], Identity.of(os.fstat(opened)), opened)
 
     def _open_backing(self, folder: int, entry: Entry) -> Backing:
         # Opened for reading and nothing else, whatever flags the caller's own open has.

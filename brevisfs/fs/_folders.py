@@ -1,12 +1,13 @@
 """Listing folders."""
 
+import errno
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyfuse3
-from pyfuse3 import EntryAttributes, ReaddirToken, RequestContext
+from pyfuse3 import EntryAttributes, FUSEError, ReaddirToken, RequestContext
 
 from brevisfs.fs._attributes import Attributes
 from brevisfs.fs._inodes import Inode
@@ -19,11 +20,13 @@ _AHEAD = 128
 
 @dataclass(slots=True)
 class Listing:
-    """An open folder, and what it had when its listing was begun; `version` is the folder's at that time."""
+    """An open folder, and what it had when its listing was begun; `version` is the folder's at that time,
+    `since` the count of unnoticed changes."""
 
     folder: Inode
     entries: list[Entry]
     version: int = 0
+    since: int = 0
 
 
 class Folders(Attributes):
@@ -34,12 +37,17 @@ class Folders(Attributes):
         self.listings: Handles[Listing] = Handles()
 
     async def opendir(self, inode: int, ctx: RequestContext | None = None) -> int:
-        return self.listings.add(Listing(self.inodes[inode], []))
+        folder = self.inodes[inode]
+        folder.trail()  # ESTALE if it is gone: the kernel looks for another one of that name
+        return self.listings.add(Listing(folder, []))
 
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
         listing = self.listings[fh]
         folder = listing.folder
+        if not folder.places and folder is not self.inodes.root:
+            raise FUSEError(errno.ENOENT)
         if start_id == 0:
+            listing.since = self.unnoticed_ever
             listing.entries = await self.look(folder, self.store.entries)
             listing.version = folder.version
         dots = [(b".", folder), (b"..", folder.parent or folder)]
@@ -53,7 +61,7 @@ class Folders(Attributes):
             inode = self.assign(folder, entry)
             # What is open may have been written to since it was looked at.
             answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
-            if not pyfuse3.readdir_reply(token, entry.name, answer, place):
+            if not pyfuse3.readdir_reply(token, entry.name, self.doubt(answer, listing.since), place):
                 self.inodes.forget([(inode.number, 0)])
                 return
             inode.lookups += 1

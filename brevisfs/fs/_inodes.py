@@ -17,7 +17,7 @@ import pyfuse3
 import trio
 from pyfuse3 import FUSEError
 
-from brevisfs.fs._backing import Backing
+from brevisfs.fs._backing import Backing, let_go
 from brevisfs.store import Entry, Identity, Kind, Step
 
 # More folders than a path can name; a longer chain can only be a loop.
@@ -31,11 +31,12 @@ class Inode:
     """One file or folder that the kernel knows.
 
     `places` are the names that were found for it, as (folder, name), the last one last; none once it is
-    unlinked. `lookups` is the kernel's count, `pins` how often the daemon itself needs it. `open` has the
-    backing of every open handle, the last opened last; `opened` is the state of the backing file whose
-    pages the kernel may have, None before the first open. It is known to have no extended attributes until
-    `bare_until`, on the clock of `time.monotonic`. `writers` are the handles that could write, and
-    whatever else is about to change the content; `changes` counts those that ever were.
+    unlinked: `nameless` is then a descriptor of the file, for who found it before. `lookups` is the kernel's
+    count, `pins` how often the daemon itself needs it. `open` has the backing of every open handle, the last
+    opened last; `opened` is the state of the backing file whose pages the kernel may have, None before the
+    first open. It is known to have no extended attributes until `bare_until`, on the clock of
+    `time.monotonic`. `writers` are the handles that could write, and whatever else is about to change the
+    content; `changes` counts those that ever were.
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
     of a folder, while names in it are changed; `is_changing` says that an exchange or a change of names is
@@ -48,6 +49,7 @@ class Inode:
     identity: Identity
     is_folder: bool
     places: list[tuple["Inode", bytes]] = field(default_factory=list)
+    nameless: int | None = None
     lookups: int = 0
     pins: int = 0
     open: list[Backing] = field(default_factory=list)
@@ -127,6 +129,11 @@ class Inodes:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def mistaken(self, entry: Entry) -> Inode | None:
+        """The inode that has the entry's backing file, but in another state."""
+        inode = self._by_key.get(key_of(entry))
+        return None if inode is None or inode.is_meant_by(entry) else inode
 
     def at(self, folder: Inode, name: bytes) -> Inode | None:
         """The inode that was last found there."""
@@ -211,8 +218,17 @@ class Inodes:
         one_folder.version += 1
         other_folder.version += 1
 
+    def keep(self, inode: Inode, file: int) -> None:
+        """Takes a descriptor of a file, if it has lost its last name, for those who found it before."""
+        if self._known.get(inode.number) is inode and not inode.places and inode.nameless is None:
+            inode.nameless = file
+        else:
+            let_go(file)
+
     def refresh(self, inode: Inode, status: os.stat_result) -> None:
         """The daemon has changed the inode's backing file, which has `status` now."""
+        if status.st_ctime_ns < inode.identity.ctime_ns:
+            return  # somebody else was faster, and later
         before, inode.identity = inode.identity, Identity.of(status)
         if inode.opened == before:
             inode.opened = inode.identity
@@ -268,6 +284,8 @@ class Inodes:
                 self._forgotten[inode.key] = inode.identity, inode.number
         for folder, name in list(inode.places):
             self._remove_place(inode, folder, name)
+        if inode.nameless is not None:
+            let_go(inode.nameless)
 
     def _number_for(self, key: Key, entry: Entry) -> int:
         identity, number = self._forgotten.pop(key, (None, 0))

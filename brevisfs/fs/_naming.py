@@ -3,15 +3,16 @@
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext
 
 from brevisfs.fs._attributes import Attributes
-from brevisfs.fs._backing import Backing
+from brevisfs.fs._backing import Backing, let_go
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._state import on_disk
 from brevisfs.fs._writing import Writing
@@ -33,6 +34,13 @@ class _Owner:
         inherited = os.stat(b".", dir_fd=folder).st_mode & stat.S_ISGID
         wanted = self.user, made.st_gid if inherited else self.group
         return None if wanted == (made.st_uid, made.st_gid) else wanted
+
+
+class _Watched(NamedTuple):
+    """A file after a change of its name: a descriptor that only leads to it, and its status."""
+
+    descriptor: int
+    status: os.stat_result
 
 
 class Naming(Writing, Attributes):
@@ -174,34 +182,35 @@ class Naming(Writing, Attributes):
                 self.inodes.exchanged(old_folder, old, new_folder, new)
             else:
                 self.inodes.moved(old_folder, old, new_folder, new)
-            for file, status in zip(files, found, strict=True):
-                if file is not None and status is not None:
-                    self._renamed_or_removed(file, status)
+            for file, watched in zip(files, found, strict=True):
+                self._renamed_or_removed(file, watched)
             return True
 
-    def _renamed_or_removed(self, file: Inode, status: os.stat_result) -> None:
-        self.inodes.refresh(file, status)
+    def _renamed_or_removed(self, file: Inode | None, watched: _Watched | None) -> None:
+        if watched is None:
+            return
+        if file is None:
+            let_go(watched.descriptor)
+            return
+        self.inodes.refresh(file, watched.status)
         if not file.places and self.watcher is not None:
             self.watcher.removed(file)
+        self.inodes.keep(file, watched.descriptor)
 
     def _rename_on_disk(
         self, trails: Sequence[list[Step]], old: bytes, new: bytes, flags: int
-    ) -> list[os.stat_result | None]:
+    ) -> list[_Watched | None]:
         """What was `old`, and what was `new`, as they are after it; None for what was not there."""
         changes = self.changes
-        with (
-            self.store.folder(trails[0]) as here,
-            self.store.folder(trails[1]) as there,
-            self._watched(here, old) as first,
-            self._watched(there, new) as second,
-        ):
-            if flags & pyfuse3.RENAME_EXCHANGE:
-                changes.exchange(here, old, there, new)
-            else:
-                changes.rename(here, old, there, new, replace=not flags & pyfuse3.RENAME_NOREPLACE)
-            found = [first(), second()]
-        self._forget_removed(found)
-        return found
+        with self.store.folder(trails[0]) as here, self.store.folder(trails[1]) as there:
+
+            def rename() -> None:
+                if flags & pyfuse3.RENAME_EXCHANGE:
+                    changes.exchange(here, old, there, new)
+                else:
+                    changes.rename(here, old, there, new, replace=not flags & pyfuse3.RENAME_NOREPLACE)
+
+            return self._watch([(here, old), (there, new)], rename)
 
     async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
         folder = self.inodes[parent_inode]
@@ -212,24 +221,14 @@ class Naming(Writing, Attributes):
                 if file is not self.inodes.at(folder, name):
                     continue
 
-                def remove_it(trail: list[Step]) -> os.stat_result | None:
-                    with self.store.folder(trail) as descriptor, self._watched(descriptor, name) as status:
-                        remove(descriptor, name)
-                        found = status()
-                    self._forget_removed([found])
-                    return found
+                def remove_it(trail: list[Step]) -> list[_Watched | None]:
+                    with self.store.folder(trail) as descriptor:
+                        return self._watch([(descriptor, name)], lambda: remove(descriptor, name))
 
-                status = await on_disk(remove_it, folder.trail())
+                (watched,) = await on_disk(remove_it, folder.trail())
                 self.inodes.removed(folder, name)
-                if file is not None and status is not None:
-                    self._renamed_or_removed(file, status)
+                self._renamed_or_removed(file, watched)
                 return
-
-    def _forget_removed(self, found: Sequence[os.stat_result | None]) -> None:
-        """The catalog need not know what is not there any more."""
-        self.writing.catalog.forget(
-            {(status.st_dev, status.st_ino) for status in found if status and status.st_nlink == 0}
-        )
 
     def _unlink(self, folder: int, name: bytes) -> None:
         self.changes.remove(folder, name)
@@ -281,19 +280,29 @@ class Naming(Writing, Attributes):
                 os.unlink(name, dir_fd=folder)
                 raise
 
-    @contextmanager
-    def _watched(self, folder: int, name: bytes) -> Iterator[Callable[[], os.stat_result | None]]:
-        """What has a name when the block begins can be asked for its status, whatever it is called then."""
+    def _watch(
+        self, places: Sequence[tuple[int, bytes]], change: Callable[[], None]
+    ) -> list[_Watched | None]:
+        """Makes a change and tells what became of the files that had these names before."""
+        with ExitStack() as held:
+            files = [self._descriptor(folder, name) for folder, name in places]
+            for file in files:
+                if file is not None:
+                    held.callback(os.close, file)
+            change()
+            held.pop_all()
+        found = [None if file is None else _Watched(file, os.fstat(file)) for file in files]
+        statuses = [watched.status for watched in found if watched is not None]
+        # The catalog need not know what is not there any more.
+        self.writing.catalog.forget({(s.st_dev, s.st_ino) for s in statuses if s.st_nlink == 0})
+        return found
+
+    def _descriptor(self, folder: int, name: bytes) -> int | None:
         try:
             file = self.store.find(folder, name).file
         except FileNotFoundError:
-            yield lambda: None
-            return
-        descriptor = os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            yield lambda: os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
+            return None
+        return os.open(file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
     async def _make_raw(self, folder: Inode, name: bytes) -> None:
         entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))

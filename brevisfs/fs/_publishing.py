@@ -65,7 +65,7 @@ class Publishing(Writing):
             if inode.writers or inode.key[0] is not Kind.RAW or not inode.places:
                 return None
             try:
-                return await self.at(inode, open_source)
+                return await self.at(inode, open_source, holding=True)
             except FUSEError as error:
                 if error.errno in (errno.ENOENT, errno.ESTALE):
                     return None
@@ -87,7 +87,7 @@ class Publishing(Writing):
                     return False
                 # Another name or other metadata is no reason to pack it again.
                 if inode.places[-1:] == [place] and os.fstat(source.file) == status:
-                    with trio.CancelScope(shield=True):
+                    with trio.CancelScope(shield=True), self.unnoticed():
                         return await self._publish(inode, folder.trail(), name, status, archive)
         return False
 

@@ -295,17 +295,17 @@ class Recompression:
             )
             inode = operations.inodes.at(folder, winner.name)
             async with operations.changing([inode], [folder]):
-
-                def settle_it(trail: list[Step]) -> os.stat_result:
-                    session = operations.writing
-                    with operations.store.folder(trail) as descriptor, session.unnoticed(descriptor):
-                        settle(session.changes, descriptor, winner.name, equal)
-                        return operations.store.find(descriptor, winner.name).status
-
-                status = await on_disk(settle_it, folder.trail())
-                folder.version += 1
+                with operations.unnoticed():
+                    status = await on_disk(self._settle_on_disk, folder.trail(), winner.name, equal)
+                    folder.version += 1
                 if inode is not None and inode is operations.inodes.at(folder, winner.name):
                     operations.inodes.refresh(inode, status)
+
+    def _settle_on_disk(self, trail: list[Step], name: bytes, equal: list[Entry]) -> os.stat_result:
+        session, store = self._operations.writing, self._operations.store
+        with store.folder(trail) as folder, session.unnoticed(folder):
+            settle(session.changes, folder, name, equal)
+            return store.find(folder, name).status
 
     async def _add_models(self, trail: list[Step], found: list[tuple[Entry, list[Entry]]]) -> None:
         """Queues the raw files of a folder that look like models."""

@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Generic, ParamSpec, TypeVar
 
@@ -11,7 +11,7 @@ import pyfuse3
 import trio
 from pyfuse3 import FUSEError
 
-from brevisfs.fs._backing import Backings
+from brevisfs.fs._backing import Backings, let_go
 from brevisfs.fs._cache import ExtentCache
 from brevisfs.fs._inodes import Inode, Inodes, key_of
 from brevisfs.store import Changes, Entry, Identity, Kind, Session, Step, Store
@@ -69,6 +69,7 @@ class State(pyfuse3.Operations):
         self.cache = cache
         self.writable = writable
         self.stray = 0
+        self.unnoticed_now = self.unnoticed_ever = 0
         self.inodes = Inodes(_root(store))
 
     @property
@@ -112,6 +113,17 @@ class State(pyfuse3.Operations):
                 for inode in changed:
                     inode.is_changing = False
 
+    @contextmanager
+    def unnoticed(self) -> Iterator[None]:
+        """While names are changed of which a folder's times must not tell: see `Attributes.current`."""
+        self.unnoticed_now += 1
+        self.unnoticed_ever += 1
+        try:
+            yield
+        finally:
+            self.unnoticed_now -= 1
+            self.unnoticed_ever += 1
+
     async def quiet(self, inode: Inode) -> None:
         """Waits until nobody is changing the inode: as a folder its names, as a file what it is."""
         while inode.is_changing:
@@ -120,7 +132,7 @@ class State(pyfuse3.Operations):
 
     async def look(self, folder: Inode, look: Callable[[int], T]) -> T:
         """Calls `look` with a descriptor of the folder, in a thread; looks again if names in the folder, or
-        what is known of its files, were changed meanwhile. So what is seen can be bound to inodes.
+        what is known of its files, were changed meanwhile. So the entries seen can be bound to inodes.
         """
         while True:
             await self.quiet(folder)
@@ -137,27 +149,25 @@ class State(pyfuse3.Operations):
                 if unchanged and not await self._is_moving(folder):
                     raise
             else:
-                if folder.version == version and not folder.is_changing:
+                unchanged = folder.version == version and not folder.is_changing
+                if unchanged and not await self._is_unsettled(seen):
                     return seen
 
-    async def at(self, inode: Inode, use: Callable[[int, Entry], T]) -> T:
+    async def at(self, inode: Inode, use: Callable[[int, Entry], T], *, holding: bool = False) -> T:
         """Calls `use(folder, entry)` in a thread, with what the inode stands for, looked at anew.
 
-        ESTALE, upon which the kernel looks the name up again, if another file has its name by now.
+        ESTALE, upon which the kernel looks the name up again, if another file has its name by now. `holding`:
+        the caller holds the inode's lock; else whoever does may have changed its file and not told it yet.
         """
         while True:
             folder, name = inode.place()
             await self.quiet(folder)
             before = folder, name, folder.version, folder.trail(), inode.key
 
-            def look_and_use(
-                trail: list[Step] = before[3],
-                name: bytes = name,
-                meant: Callable[[Entry], bool] = inode.is_meant_by,
-            ) -> T:
+            def look_and_use(trail: list[Step] = before[3], name: bytes = name) -> T:
                 with self.store.folder(trail) as descriptor:
                     entry = self.store.find(descriptor, name)
-                    if not meant(entry):
+                    if not inode.is_meant_by(entry):
                         raise OSError(errno.ESTALE, "the file was replaced", name)
                     return use(descriptor, entry)
 
@@ -167,7 +177,45 @@ class State(pyfuse3.Operations):
                 folder, name = inode.place()
                 after = folder, name, folder.version, folder.trail(), inode.key
                 if before == after and not await self._is_moving(folder):
+                    if holding or not inode.lock.locked():
+                        raise
+                    async with inode.lock:
+                        pass
+
+    async def on_file(
+        self,
+        inode: Inode,
+        by_entry: Callable[[int, Entry], T],
+        by_path: Callable[[str], T],
+        *,
+        holding: bool = False,
+    ) -> T:
+        """As `at`; of a file that has lost its last name, calls `by_path` with a path that leads to it."""
+        while True:
+            if not inode.places and (file := self._nameless(inode)) is not None:
+                kept = os.dup(file)
+                try:
+                    return await on_disk(by_path, descriptor_path(kept))
+                finally:
+                    let_go(kept)
+            try:
+                return await self.at(inode, by_entry, holding=holding)
+            except FUSEError:
+                if inode.places or self._nameless(inode) is None:
                     raise
+
+    def _nameless(self, inode: Inode) -> int | None:
+        return inode.open[-1].file if inode.open else inode.nameless
+
+    async def _is_unsettled(self, seen: object) -> bool:
+        """Whether an entry seen is of a file that somebody is changing; waits for the change."""
+        for entry in seen if isinstance(seen, list) else [seen]:
+            if isinstance(entry, Entry):
+                inode = self.inodes.mistaken(entry)
+                if inode is not None and inode.lock.locked():
+                    async with inode.lock:
+                        return True
+        return False
 
     async def _is_moving(self, folder: Inode | None) -> bool:
         """Whether names on the way down to a folder, or in it, are being changed; waits for the change."""
@@ -178,9 +226,21 @@ class State(pyfuse3.Operations):
             folder = folder.parent
         return False
 
-    async def entry_of(self, inode: Inode) -> Entry:
-        """What the inode stands for, as `at`."""
-        return await self.at(inode, lambda _, entry: entry)
+    async def entry_of(self, inode: Inode, *, holding: bool = False) -> Entry:
+        """What the inode stands for, as `on_file`."""
+        kind = inode.key[0]
+
+        def by_entry(folder: int, entry: Entry) -> Entry:
+            return entry
+
+        return await self.on_file(
+            inode, by_entry, lambda path: self.store.describe(path, kind), holding=holding
+        )
+
+
+def descriptor_path(descriptor: int) -> str:
+    """A path that leads to an open file, whatever it is called."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def _root(store: Store) -> Inode:

@@ -10,10 +10,10 @@ import trio
 from pyfuse3 import FileInfo, FUSEError, RequestContext
 
 from brevisfs.errors import BrevisError
-from brevisfs.fs._backing import Backing
+from brevisfs.fs._backing import Backing, let_go
 from brevisfs.fs._files import Files
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._state import on_disk
+from brevisfs.fs._state import descriptor_path, on_disk
 from brevisfs.store import (
     Entry,
     Identity,
@@ -150,50 +150,35 @@ class Writing(Files):
                 await self.unpack(file, size)
             async with file.lock:
                 if file.key[0] is Kind.RAW:
-                    await self._resize_raw(file, size, fh)
-                elif await self._size_of(file) != size:
+                    self.inodes.refresh(file, await self._resize_raw(file, size, fh))
+                elif await self._size_of(file, holding=True) != size:
                     continue
                 elif fh is not None:
-                    await on_disk(os.utime, self.files[fh].backing.file)
-                await self.refreshed(file)
+                    self.inodes.refresh(file, await on_disk(_touch, self.files[fh].backing.file))
                 return
 
-    async def _size_of(self, file: Inode) -> int:
+    async def _size_of(self, file: Inode, *, holding: bool = False) -> int:
         if file.open and (reader := file.open[-1].reader) is not None:
             return reader.size
-        return (await self.entry_of(file)).size
+        return (await self.entry_of(file, holding=holding)).size
 
-    async def _resize_raw(self, file: Inode, size: int, fh: int | None) -> None:
+    async def _resize_raw(self, file: Inode, size: int, fh: int | None) -> os.stat_result:
         if fh is not None:
-            await on_disk(os.ftruncate, self.files[fh].backing.file, size)
-        elif file.open:
-            with self.backings.held(file.open[-1]) as backing:
-                await on_disk(os.truncate, f"/proc/self/fd/{backing.file}", size)
-        else:
-            await self.at(file, lambda folder, entry: self._truncate(folder, entry, size))
+            return await on_disk(_resize_open, self.files[fh].backing.file, size)
 
-    def _truncate(self, folder: int, entry: Entry, size: int) -> None:
         # By path, because that changes no times if the size is the same.
-        opened = self.store.open(folder, entry, os.O_PATH)
-        try:
-            os.truncate(f"/proc/self/fd/{opened}", size)
-        finally:
-            os.close(opened)
+        def by_path(path: str) -> os.stat_result:
+            os.truncate(path, size)
+            return os.stat(path)
 
-    async def refreshed(self, file: Inode) -> None:
-        """Takes note of the state that the daemon itself has brought a file to. The caller holds its lock."""
-        if file.open:
-            self.inodes.refresh(file, os.fstat(file.open[-1].file))
-        elif file.places:
-            folder, name = file.place()
-            trail = folder.trail()
-            status = await on_disk(self._status_of, trail, name)
-            if (status.st_dev, status.st_ino) == file.key[1:]:
-                self.inodes.refresh(file, status)
+        def by_entry(folder: int, entry: Entry) -> os.stat_result:
+            opened = self.store.open(folder, entry, os.O_PATH)
+            try:
+                return by_path(descriptor_path(opened))
+            finally:
+                os.close(opened)
 
-    def _status_of(self, trail: list[Step], name: bytes) -> os.stat_result:
-        with self.store.folder(trail) as folder:
-            return self.store.find(folder, name).status
+        return await self.on_file(file, by_entry, by_path, holding=True)
 
     async def _reopen_to_write(self, file: Inode, access: int) -> Backing:
         """The file's backing file: one that can be written if it is raw, else the archive."""
@@ -204,13 +189,11 @@ class Writing(Files):
             opened = self.store.open(folder, entry, access)
             return Backing(os.fsdecode(entry.file), Kind.RAW, Identity.of(os.fstat(opened)), opened)
 
-        if file.places:
-            return self.backings.own(await self.at(file, open_raw))
-        if not file.open:
-            raise FUSEError(errno.ESTALE)
-        with self.backings.held(file.open[-1]) as other:
-            opened = await on_disk(os.open, f"/proc/self/fd/{other.file}", access | os.O_CLOEXEC)
-            return self.backings.own(Backing(other.name, other.kind, Identity.of(os.fstat(opened)), opened))
+        return self.backings.own(
+            await self.on_file(
+                file, open_raw, lambda path: self.open_nameless(file, path, access), holding=True
+            )
+        )
 
     # How an archive becomes raw.
 
@@ -284,9 +267,10 @@ class Writing(Files):
                     if places != await on_disk(self._places_of, source.file, file):
                         continue
                     tried = places
-                    if await trio.to_thread.run_sync(self._replace, source, plain, places):
-                        self._move_handles(file, source.name, plain)
-                        return
+                    with self.unnoticed():
+                        if await trio.to_thread.run_sync(self._replace, source, plain, places):
+                            self._move_handles(file, source.name, plain)
+                            return
             finally:
                 for folder in folders:
                     self.inodes.unpin(folder)
@@ -335,6 +319,19 @@ class Writing(Files):
         if file.open:
             opened = Backing(name, Kind.RAW, file.identity, os.dup(plain.file))
             self.give_backing(file, self.backings.own(opened))
+        if file.nameless is not None:
+            let_go(file.nameless)
+            file.nameless = os.dup(plain.file)
+
+
+def _resize_open(file: int, size: int) -> os.stat_result:
+    os.ftruncate(file, size)
+    return os.fstat(file)
+
+
+def _touch(file: int) -> os.stat_result:
+    os.utime(file)
+    return os.fstat(file)
 
 
 def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:

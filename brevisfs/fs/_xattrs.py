@@ -16,7 +16,7 @@ import pyfuse3
 from pyfuse3 import FUSEError, RequestContext
 
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._state import on_disk
+from brevisfs.fs._state import descriptor_path, on_disk
 from brevisfs.fs._writing import Writing
 from brevisfs.store import Entry
 
@@ -85,9 +85,13 @@ class Xattrs(Writing):
         if file.is_folder:
             await self._on_backing(file, change)
             return
+
+        def change_and_look(path: str) -> os.stat_result:
+            change(path)
+            return os.stat(path)
+
         async with file.lock:
-            await self._on_backing(file, change)
-            await self.refreshed(file)
+            self.inodes.refresh(file, await self._on_backing(file, change_and_look, holding=True))
 
     def _capability(self, file: Inode) -> bytes:
         """The kernel asks for this one before every write, and a file hardly ever has it."""
@@ -134,23 +138,19 @@ class Xattrs(Writing):
                 return b"%d" % entry.size
         return None
 
-    async def _on_backing(self, inode: Inode, call: Callable[[str], T]) -> T:
+    async def _on_backing(self, inode: Inode, call: Callable[[str], T], *, holding: bool = False) -> T:
         """Makes a call on a path that leads to this very backing file and follows no symlink."""
         if inode.open:
             with self.backings.held(inode.open[-1]) as backing:
-                return await on_disk(call, _path(backing.file))
+                return await on_disk(call, descriptor_path(backing.file))
         if inode is self.inodes.root:
-            return await on_disk(call, _path(self.store.root))
+            return await on_disk(call, descriptor_path(self.store.root))
 
         def on_entry(folder: int, entry: Entry) -> T:
             file = os.open(entry.file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
             try:
-                return call(_path(file))
+                return call(descriptor_path(file))
             finally:
                 os.close(file)
 
-        return await self.at(inode, on_entry)
-
-
-def _path(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"
+        return await self.on_file(inode, on_entry, call, holding=holding)

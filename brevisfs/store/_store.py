@@ -224,6 +224,18 @@ class Store:
             raise OSError(errno.ESTALE, "the file was replaced", entry.file)
         return file
 
+    def describe(self, path: str, kind: Kind) -> Entry:
+        """The entry of a file that has no name any more, but a path through a descriptor of it."""
+        status = os.stat(path)
+        length = None
+        if kind is Kind.ARCHIVE:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                length = _read_length(file)
+            finally:
+                os.close(file)
+        return _entry(b"", b"", length, status, False)
+
     def _shows_as(self, folder: int, file: bytes) -> bytes | None:
         """The name in the mount of a file, None if there is no such file."""
         status = self._status(folder, file)

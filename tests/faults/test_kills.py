@@ -109,9 +109,9 @@ class Client:
         name = self._existing()
         if name is None:
             return
+        self.possible.append({**self.state, "link": self.state[name]})
         os.link(self.folder / name, self.folder / "link")
-        self.state = {**self.state, "link": self.state[name]}
-        self.possible = [self.possible[0], self.state]
+        self.state = self.possible[-1]
         self._overwrite(name, [name, "link"])
         self.state = {key: data for key, data in self.possible[-1].items() if key != "link"}
         self.possible.append(self.state)
