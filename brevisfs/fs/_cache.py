@@ -1,9 +1,9 @@
 """Decoded archives: ranges of the plain file, least recently used, within a hard budget of bytes.
 
 An *extent* is what one decode produces. One that a request waits for is the blocks that it touches and no
-more; one that is decoded ahead of a reader is a *window* of 2 MiB. What was asked for of a window is in the
-kernel's page cache, and its memory is used for what comes next: that memory is warm, and the cache keeps
-what the kernel may ask for again.
+more; one that is decoded ahead of a reader is a *window* of 2 MiB. A large extent that was asked for in
+full is in the kernel's page cache, and its memory is used for what comes next: that memory is warm, and the
+cache keeps what the kernel may ask for again.
 
 The budget has three parts: half of it, at least, for requests that wait (only so many run at once that each
 finds room for what it touches), a quarter for windows, and what the decoding threads work on. So what is in
@@ -35,6 +35,7 @@ SMALLEST_BUDGET = 32 * 1024 * 1024
 
 _MOST_AHEAD = 8 * 1024 * 1024
 _MOST_REQUESTS = 32
+_LARGE = 512 * 1024
 _MUCH_INDEX = 1024 * 1024
 # The stored bytes of a window and of a request, and what else two threads need to decode them.
 _THREADS_MEMORY = 2 * (WINDOW + REQUEST)
@@ -46,8 +47,8 @@ _REQUEST_MEMORY = REQUEST + 2 * PIECE
 class _Extent:
     """[begin, end) of a file. `ready` is set once `buffer` is filled or `error` says why not.
 
-    While `pins` > 0 it is in use. A window is one of a `stream`, and `unasked` of its bytes were not asked
-    for yet.
+    `unasked` of its bytes were not asked for yet. While `pins` > 0 it is in use. A window is one of a
+    `stream`.
     """
 
     key: Key
@@ -55,10 +56,10 @@ class _Extent:
     end: int
     buffer: memoryview
     ready: trio.Event
+    unasked: int
     pins: int = 0
     error: Exception | None = None
     stream: Stream | None = None
-    unasked: int = 0
 
 
 @dataclass(slots=True)
@@ -225,6 +226,7 @@ class ExtentCache:
                 highest = file.begins[place] if place < len(file.begins) else backing.reader.size
                 begin, stop = _blocks(backing.reader, done, min(end, highest))
                 extent = self._start(backing, max(lowest, begin), min(highest, stop))
+                self._touch(extent, offset, end)
             extent.pins += 1
             wanted.append(extent)
             done = extent.end
@@ -238,32 +240,34 @@ class ExtentCache:
             self._buffers.give(extent.buffer)
 
     def _let_go(self, extent: _Extent) -> None:
-        """Gives the memory of a window back that has been asked for in full."""
-        if extent.stream is not None and extent.unasked <= 0 and not extent.pins:
-            self._close_window(extent)
+        """Gives the memory of a large extent back that has been asked for in full."""
+        if extent.end - extent.begin >= _LARGE and extent.unasked <= 0 and not extent.pins:
+            self._remove(extent)
             self._buffers.give(extent.buffer)
 
     def _touch(self, extent: _Extent, begin: int, end: int) -> None:
         """[begin, end) was asked for, which the extent has some of."""
+        extent.unasked -= min(end, extent.end) - max(begin, extent.begin)
         if extent.stream is None:
             self._oldest.move_to_end(extent)
-        else:
-            extent.unasked -= min(end, extent.end) - max(begin, extent.begin)
 
     def _start(self, backing: Backing, begin: int, end: int, stream: Stream | None = None) -> _Extent:
         """Has an extent decoded, as a window of `stream` if there is one."""
         reader = backing.reader
         assert reader is not None
-        # All windows are of one size, so that their memory is used again.
-        size = end - begin if stream is None else WINDOW
+        # Few sizes, so that their memory is used again.
+        size = WINDOW if stream is not None else end - begin
+        if size > PIECE:
+            size = -(-size // PIECE) * PIECE
         self._make_room(size)
-        extent = _Extent(backing.key, begin, end, self._buffers.take(size), trio.Event(), pins=1)
+        buffer = self._buffers.take(size)
+        extent = _Extent(backing.key, begin, end, buffer, trio.Event(), end - begin, pins=1)
         file = self._files.setdefault(backing.key, _File())
         place = bisect_right(file.begins, begin)
         file.begins.insert(place, begin)
         file.extents.insert(place, extent)
         if stream is not None:
-            extent.stream, extent.unasked = stream, end - begin
+            extent.stream = stream
             self._windows[stream].append(extent)
             self._ahead += WINDOW
             self.counters.ahead += 1
@@ -278,10 +282,7 @@ class ExtentCache:
     def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:
         if error is not None:
             extent.error = error
-            if extent.stream is not None:
-                self._close_window(extent)
-            else:
-                self._remove(extent)
+            self._remove(extent)
             self.counters.failed += 1
         self._unpin(extent)
         if backing.reader is not None and backing.reader.memory > _MUCH_INDEX:
@@ -291,7 +292,11 @@ class ExtentCache:
 
     def _remove(self, extent: _Extent) -> None:
         """Takes an extent out of its file. Its buffer is the caller's to give back."""
-        self._oldest.pop(extent, None)
+        if extent.stream is not None:
+            self._windows[extent.stream].remove(extent)
+            self._ahead -= WINDOW
+        else:
+            del self._oldest[extent]
         file = self._files[extent.key]
         place = bisect_right(file.begins, extent.begin) - 1
         del file.begins[place], file.extents[place]
@@ -338,14 +343,6 @@ class ExtentCache:
             window.stream = None
             self._ahead -= WINDOW
             self._oldest[window] = None
-
-    def _close_window(self, window: _Extent) -> None:
-        """Takes a window from its stream and its file."""
-        assert window.stream is not None
-        self._windows[window.stream].remove(window)
-        window.stream = None
-        self._ahead -= WINDOW
-        self._remove(window)
 
     async def _salvage(
         self, backing: Backing, extent: _Extent, begin: int, end: int
