@@ -14,7 +14,7 @@ from brevisfs.fs import RecompressionOptions
 from tests.mount.conftest import Mounter
 from tests.twins import model
 
-SECONDS = float(os.environ.get("BREVISFS_STRESS", "6"))
+SECONDS = float(os.environ.get("BREVISFS_STRESS", "4"))
 EXPECTED = (
     *(errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY),
     *(errno.ENOTDIR, errno.EISDIR, errno.EINVAL),
@@ -96,7 +96,7 @@ def main(top: str, seed: str, seconds: str) -> None:
 
 def test_many_at_once(mount: Mounter, store: Path) -> None:
     mounted = mount(recompression=RecompressionOptions(settle=0, profile="fast", max_load=1000))
-    command = [sys.executable, "-m", "tests.mount.test_stress", mounted.path]
+    command = [sys.executable, "-m", "tests.mount.test_stress", str(mounted.path)]
     processes = [
         subprocess.Popen([*command, str(seed), str(SECONDS)], stderr=subprocess.PIPE, text=True)
         for seed in range(4)
