@@ -144,7 +144,11 @@ class ExtentCache:
         self.counters.requests += 1
         found = self._find(backing, offset, end)
         if found is None:
-            await self._requests.acquire()
+            # Nothing gives the event loop a turn that need not wait.
+            try:
+                self._requests.acquire_nowait()
+            except trio.WouldBlock:
+                await self._requests.acquire()
             try:
                 return await self._fetch(backing, offset, end)
             finally:
@@ -182,7 +186,8 @@ class ExtentCache:
         try:
             # All of them even if one fails: what is still decoded then would count for no request.
             for extent in wanted:
-                await extent.ready.wait()
+                if not extent.ready.is_set():
+                    await extent.ready.wait()
             whole = [
                 (extent.begin, extent.buffer)
                 if extent.error is None
