@@ -181,11 +181,12 @@ def _fitted(
     Records by column are ranked with what such tables bring.
     """
     made: list[tuple[Part, Choice, Finished]] = []
-    kinds: set[frozenset[type[Node]]] = set()
+    kinds: set[tuple[bool, frozenset[type[Node]]]] = set()
     for part, choice in choices:
         if made and choice.rank > CLOSE * made[0][1].rank:
             break
-        if made and (isinstance(choice.node, Lit) or _kind(choice.node) in kinds):
+        kind = (isinstance(choice.node, Lit), _kind(choice.node))
+        if made and (isinstance(choice.node, Lit) or kind in kinds):
             continue
         try:
             check(choice.node, part.bits, part.count)
@@ -194,7 +195,7 @@ def _fitted(
         except ProgramError:
             continue
         made.append((part, choice, fitted))
-        kinds.add(_kind(choice.node))
+        kinds.add(kind)
         if len(made) == FINALISTS or isinstance(choice.node, Transpose):
             break
     # What zstd comes to is not known before words are encoded.
