@@ -211,9 +211,11 @@ static void shortest(const prices *p, cut *path)
     for (unsigned at = p->bits; at; path->edge[++path->n] = at) at = from[at];
 }
 
-/* Fields of a cut that one pass decodes: a top that hardly varies or none, an 8-bit symbol, raw bits. */
+/* Fields of a cut that one pass decodes: a top that hardly varies or none, an 8-bit symbol, raw bits; in words of 8
+ * bits a symbol and raw bits. */
 static bool joinable(const prices *p, const cut *c)
 {
+    if (p->bits == BRV_SYMBOL_BITS) return c->n == 2 && p->choice[0][c->edge[1]].way == BRV_RAW;
     if ((p->bits != 16 && p->bits != 32) || c->n < 2 || c->n > 3) return false;
     const unsigned top = c->n == 3 ? p->bits - c->edge[1] : 0;
     const brv_choice *first = &p->choice[c->edge[1]][c->edge[0]], *last = &p->choice[0][c->edge[c->n - 1]];
@@ -232,10 +234,15 @@ static double merged(const prices *p, const cut *c)
 }
 
 /* The cuts that may be joined; false if there are no more. */
-static bool joined_cut(const prices *p, unsigned top, cut *c)
+static bool joined_cut(const prices *p, unsigned number, cut *c)
 {
-    if ((p->bits != 16 && p->bits != 32) || top > MOST_TOP) return false;
-    const unsigned rest = p->bits - top - BRV_SYMBOL_BITS;
+    if (number > MOST_TOP) return false;
+    if (p->bits == BRV_SYMBOL_BITS) {
+        *c = (cut){{p->bits, number + 1, 0}, 2};
+        return true;
+    }
+    if (p->bits != 16 && p->bits != 32) return false;
+    const unsigned top = number, rest = p->bits - top - BRV_SYMBOL_BITS;
     *c = top ? (cut){{p->bits, p->bits - top, rest, 0}, 3} : (cut){{p->bits, rest, 0}, 2};
     return true;
 }
@@ -249,7 +256,7 @@ static void best_cut(prices *p, cut *best)
     }
     double least = merged(p, best);
     cut other;
-    for (unsigned top = 0; joined_cut(p, top, &other); top++) {
+    for (unsigned number = 0; joined_cut(p, number, &other); number++) {
         double floor = 0;
         for (unsigned i = 0; i < other.n; i++) floor += p->rank[other.edge[i + 1]][other.edge[i]] - p->toll;
         if (floor >= least) continue;

@@ -319,6 +319,8 @@ def split(sample: Sample, settings: Settings) -> Choice:
 
 
 def _joined(bits: int) -> list[tuple[int, ...]]:
+    if bits == SYMBOL_BITS:
+        return [(0, rest, bits) for rest in range(1, MOST_TOP + 2)]
     if bits not in JOINED_BITS:
         return []
     rest = bits - SYMBOL_BITS

@@ -51,7 +51,12 @@ def cut(sample: Sample, settings: Settings) -> Parts:
 
 
 def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
-    """Whether one pass decodes a Merge of such fields: a top that hardly varies, a symbol, raw bits."""
+    """Whether one pass decodes a Merge of such fields.
+
+    That is a top that hardly varies, a symbol and raw bits; in bytes a symbol and raw bits.
+    """
+    if bits == SYMBOL_BITS:
+        return len(parts) == 2 and parts[-1][1] == Lit(Raw())
     fields, nodes = [field for field, _ in parts], [node for _, node in parts]
     top = bits - fields[-2].high if 2 <= len(parts) <= 3 else MOST_TOP + 1
     return (
