@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -308,7 +309,7 @@ def _lines(one: Explained) -> Iterator[str]:
         parts = f"program {one.program_bytes}, shared parts {one.shared_bytes}, blocks {blocks}"
         yield f"            {parts} ({len(one.block_bytes)} of {one.block} words)"
     if one.program is not None:
-        yield f"  program   {one.program}"
+        yield f"  program   {_shortened(one.program)}"
     for share in one.nodes or ():
         if share.stored:
             part = percent(share.stored, one.original)
@@ -321,12 +322,17 @@ def _lines(one: Explained) -> Iterator[str]:
         yield f"  unreadable: {one.fault}"
 
 
+def _shortened(program: str) -> str:
+    """A program in which a palette of many words shows the first and the last."""
+    return re.sub(r"(Palette\([^,:]+, [^,:]+, )(?:[^,:]+, ){2,}([^,:]+: )", r"\1…, \2", program)
+
+
 def _search_lines(searched: Searched, program: str | None) -> Iterator[str]:
     found, other = searched.found, searched.runner_up
     if found.program != program:
-        yield f"  found now {found.program}, about {found.size} bytes"
+        yield f"  found now {_shortened(found.program)}, about {found.size} bytes"
     if other is not None:
         more = f"{100 * (other.size - found.size) / found.size:+.1f} %"
-        yield f"  runner-up {other.program}, about {other.size} bytes ({more})"
+        yield f"  runner-up {_shortened(other.program)}, about {other.size} bytes ({more})"
     effort = f"{searched.expanded} states expanded, {searched.programs} programs told"
     yield f"  search    {effort}, {searched.dropped} states dropped"

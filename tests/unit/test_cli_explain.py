@@ -31,6 +31,7 @@ def packed(tmp_path: Path) -> Path:
             "rows": rows,
             "walk": WALK,
             "walk.again": WALK,
+            "levels": (np.float32(0.1) * RNG(3).binomial(40, 0.5, 9_000)).astype(np.float32),
             "noise": RNG(2).integers(0, 256, 9_000, np.uint8),
         },
         model,
@@ -52,6 +53,15 @@ def test_the_bytes_of_nodes_are_all_there_are(packed: Path, capsys: pytest.Captu
         assert stored == one["shared_bytes"] + sum(one["block_bytes"])
         assert one["nodes"][0]["depth"] == 0
         assert one["nodes"][0]["node"].split()[0] in one["program"]
+
+
+def test_a_palette_is_told_by_its_ends(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (one,) = explained(capsys, packed, "levels")
+    assert one["program"].count("0x") >= 20
+    assert run(["explain", str(packed), "levels"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"  program   Palette\(\w+, \w+, …, \w+: Lit ", out)
+    assert re.search(r"\n            Palette of \d+\n", out)
 
 
 def test_a_reference_is_told(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
