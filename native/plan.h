@@ -21,7 +21,8 @@ enum {
     BRV_MOST_CLASSES = 16,
 };
 
-/* toll: bits a word that a nanosecond of decoding it costs; the others: nanoseconds (brevisfs/synth/_times.py). */
+/* toll: bits a word that a nanosecond of decoding it costs; the others: nanoseconds, that of a field for each byte of the
+ * word (brevisfs/synth/_times.py). */
 typedef struct {
     double toll;
     double lookup, rans, tunstall, classed, table, transpose, sparse, listed, field, joined, zstd_byte;

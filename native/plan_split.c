@@ -127,6 +127,8 @@ static void note_varying(prices *p, const void *words, size_t n)
 
 /* ---- prices -------------------------------------------------------------------------------- */
 
+static double field_time(const prices *p) { return p->t->field * container_of(p->bits); }
+
 /* zstd, for fields that vary in a part of the chunks: the others are cheap. */
 static void runs(const prices *p, unsigned low, unsigned high, brv_choice *out)
 {
@@ -229,7 +231,7 @@ static double merged(const prices *p, const cut *c)
     double sum = 0;
     for (unsigned i = 0; i < c->n; i++) sum += rank_of(&p->choice[c->edge[i + 1]][c->edge[i]]);
     if (c->n == 1) return sum;
-    const double ns = joinable(p, c) ? p->t->joined : p->t->field * c->n;
+    const double ns = joinable(p, c) ? p->t->joined : field_time(p) * c->n;
     return sum + BRV_NODE_BYTES + p->t->toll * (double)p->count * ns / 8;
 }
 
@@ -279,7 +281,7 @@ int brv_split(const void *words, size_t n, unsigned bits, uint64_t count, uint64
     p->count = count;
     p->block = block;
     p->t = tolls;
-    p->toll = tolls->toll * (double)count * tolls->field / 8;
+    p->toll = tolls->toll * (double)count * field_time(p) / 8;
     p->uneven = false;
     p->hists = calloc(bits, SLOT * sizeof *p->hists);
     int rc = p->hists ? count_fields(p, words, n) : BRV_NO_MEMORY;

@@ -14,7 +14,7 @@ from brevisfs._native import huffman_lengths
 from brevisfs._native._plan import CHUNK, COARSE_BITS
 from brevisfs.dsl import Huffman, Lit, Pack, Rans, Sparse, Tunstall, Zstd
 from brevisfs.synth import _times
-from brevisfs.synth._fields import JOINED_BITS, MOST_TOP, Field, merged
+from brevisfs.synth._fields import JOINED_BITS, MOST_TOP, Field, field_time, merged
 from brevisfs.synth._literal import (
     CODE_BITS,
     NODE_BYTES,
@@ -294,7 +294,7 @@ def _coded(
 def split(sample: Sample, settings: Settings) -> Choice:
     """The best Merge of literals, every field priced: what native/plan_split.c finds with few prices."""
     extent = Extent(sample.count, sample.block)
-    each = settings.toll * sample.count * _times.FIELD / 8
+    each = settings.toll * sample.count * field_time(sample.bits) / 8
     changing = _changing(sample)
     choices = {
         (low, high): _field(sample, Field(low, high - low), changing, extent, settings)

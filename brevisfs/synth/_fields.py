@@ -73,14 +73,20 @@ def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
     )
 
 
+def field_time(bits: int) -> float:
+    """Nanoseconds for one field of a word."""
+    return _times.FIELD * next(size for size in (1, 2, 4, 8) if bits <= 8 * size)
+
+
 def merged(parts: Parts, extent: Extent, settings: Settings) -> Choice:
     """The Merge of fields, or the only field itself."""
     if len(parts) == 1:
         return parts[0][1]
     node = Merge(tuple(field.width for field, _ in parts), tuple(choice.node for _, choice in parts))
     size = NODE_BYTES + sum(choice.size for _, choice in parts)
-    joined = is_joined([(field, choice.node) for field, choice in parts], sum(node.widths))
-    time = _times.JOINED if joined else _times.FIELD * len(parts)
+    bits = sum(node.widths)
+    joined = is_joined([(field, choice.node) for field, choice in parts], bits)
+    time = _times.JOINED if joined else field_time(bits) * len(parts)
     toll = settings.toll * extent.count * time / 8
     return Choice(node, size, toll + sum(choice.toll for _, choice in parts))
 

@@ -23,8 +23,9 @@ TRANSPOSE = 0.12
 SPARSE, LISTED = 0.01, 2.0
 """Every word of a sparse literal, and each one that is listed."""
 
-FIELD, JOINED = 0.25, 0.13
-"""A field of a Merge; all fields of one that a single pass puts together (see `_fields.is_joined`)."""
+FIELD, JOINED = 0.1, 0.13
+"""A field of a Merge, for each byte that a word takes in an array; all fields of one that a single pass puts
+together (see `_fields.is_joined`)."""
 
 SCAN, MAP, GRAY = 0.9, 0.1, 0.5
 """A word of a Scan, of most Maps, and of Gray's. A rotation is part of what puts fields together."""
