@@ -60,9 +60,7 @@ class Streams:
         self._files: OrderedDict[Hashable, list[Stream]] = OrderedDict()
         self._now = 0
 
-    def follow(
-        self, key: Hashable, begin: int, end: int, section_at: Callable[[int], Section]
-    ) -> Stream:
+    def follow(self, key: Hashable, begin: int, end: int, section_at: Callable[[int], Section]) -> Stream:
         """The stream that a request for [begin, end) belongs to, which may be a new one.
 
         `section_at` gives the section around an offset.
