@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -20,7 +20,7 @@ class Reader(Protocol):
     @property
     def memory(self) -> int: ...
     def section_at(self, offset: int) -> Section: ...
-    def read_into(self, offset: int, out: memoryview) -> None: ...
+    def read_into(self, offset: int, out: Any) -> None: ...
     def drop_programs(self) -> None: ...
 
 

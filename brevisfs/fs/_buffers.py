@@ -5,6 +5,13 @@ huge ones. Each buffer is a mapping of its own, so that what is let go of is the
 """
 
 import mmap
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+# No memoryview: see the hazard in docs/design/architecture.md.
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _PAGE = mmap.PAGESIZE
 _HUGE = 2 * 1024 * 1024
@@ -19,14 +26,14 @@ class Buffers:
         self.held = 0
         self._most_spare = most_spare
         self._spare = 0
-        self._free: dict[int, list[memoryview]] = {}
+        self._free: dict[int, list[Bytes]] = {}
 
     def growth(self, size: int) -> int:
         """By how much `held` grows with the next `take`."""
         size = _rounded(size)
         return 0 if self._free.get(size) else size
 
-    def take(self, size: int) -> memoryview:
+    def take(self, size: int) -> Bytes:
         """A buffer of at least `size` bytes, whole pages; what it holds is undefined."""
         size = _rounded(size)
         free = self._free.get(size)
@@ -38,9 +45,9 @@ class Buffers:
         mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate)
         if size >= _HUGE:
             mapped.madvise(mmap.MADV_HUGEPAGE)
-        return memoryview(mapped)
+        return np.frombuffer(mapped, np.uint8)
 
-    def give(self, buffer: memoryview) -> None:
+    def give(self, buffer: Bytes) -> None:
         """Takes a buffer back."""
         size = len(buffer)
         if self._spare + size > self._most_spare:

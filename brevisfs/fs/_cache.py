@@ -17,12 +17,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
 import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key, Reader
-from brevisfs.fs._buffers import Buffers
+from brevisfs.fs._buffers import Buffers, Bytes
 from brevisfs.fs._pool import DecodePool
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
@@ -54,7 +55,7 @@ class _Extent:
     key: Key
     begin: int
     end: int
-    buffer: memoryview
+    buffer: Bytes
     ready: trio.Event
     unasked: int
     pins: int = 0
@@ -115,7 +116,7 @@ class ExtentCache:
         self._windows: dict[Stream, list[_Extent]] = {}
         self._ahead = 0
         self._salvaging = 0
-        self._reply = bytearray(REQUEST)
+        self._reply = np.empty(REQUEST, np.uint8)
 
     @property
     def held(self) -> int:
@@ -199,17 +200,17 @@ class ExtentCache:
             for extent in wanted:
                 self._unpin(extent)
 
-    def _assemble(self, parts: list[tuple[int, memoryview]], offset: int, end: int) -> memoryview:
+    def _assemble(self, parts: list[tuple[int, Bytes]], offset: int, end: int) -> memoryview:
         """[offset, end) of the file from what covers it, as (begin, bytes); a copy only of several."""
         if len(parts) == 1:
             begin, buffer = parts[0]
-            return buffer[offset - begin : end - begin]
-        reply = memoryview(self._reply)[: end - offset]
+            return buffer[offset - begin : end - begin].data
+        reply = self._reply[: end - offset]
         ends = [begin for begin, _ in parts[1:]] + [end]
         for (begin, buffer), stop in zip(parts, ends, strict=True):
             lo = max(offset, begin)
             reply[lo - offset : stop - offset] = buffer[lo - begin : stop - begin]
-        return reply
+        return reply.data
 
     def _pin(self, backing: Backing, offset: int, end: int) -> list[_Extent]:
         """The extents that [offset, end) touches, in use; those that are not ready are being decoded."""
@@ -351,7 +352,7 @@ class ExtentCache:
 
     async def _salvage(
         self, backing: Backing, extent: _Extent, begin: int, end: int
-    ) -> tuple[int, memoryview]:
+    ) -> tuple[int, Bytes]:
         """[begin, end) of an extent that failed as a whole, decoded alone."""
         error = extent.error
         if not isinstance(error, BrevisError | OSError):
@@ -363,7 +364,7 @@ class ExtentCache:
             log.error("%s: %s", backing.name, error)
         reader = backing.reader
         assert reader is not None
-        part = memoryview(bytearray(end - begin))
+        part = np.empty(end - begin, np.uint8)
         self._salvaging += len(part)
         try:
             with self._backings.held(backing):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 import trio.testing
@@ -16,7 +17,7 @@ from pyfuse3 import FUSEError
 from brevisfs.archive import BlockDamaged, Section
 from brevisfs.archive import Kind as SectionKind
 from brevisfs.fs._backing import Backing, Backings
-from brevisfs.fs._buffers import Buffers
+from brevisfs.fs._buffers import Buffers, Bytes
 from brevisfs.fs._cache import PIECE, SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._readahead import REQUEST, WINDOW
 from brevisfs.store import Identity, Kind
@@ -47,14 +48,14 @@ class FakeReader:
         size = min(self.section, self.size - begin)
         return Section(index, SectionKind.TENSOR, 0, begin, 8, size, PIECE, 0, 0, 0)
 
-    def read_into(self, offset: int, out: memoryview) -> None:
+    def read_into(self, offset: int, out: Bytes) -> None:
         self.decodes.append((offset, len(out)))
         assert self.gate.wait(60)
         if self.mistake is not None:
             raise self.mistake
         if max(offset, self.damage.start) < min(offset + len(out), self.damage.stop):
             raise BlockDamaged("checksum", 0, self.damage.start, self.damage.stop, 0)
-        out[:] = self.data[offset : offset + len(out)]
+        out[:] = np.frombuffer(self.data[offset : offset + len(out)], np.uint8)
 
     def drop_programs(self) -> None:
         self.memory -= self.programs
@@ -338,13 +339,13 @@ def test_buffers_are_used_again_and_given_back() -> None:
     window, piece, small = (buffers.take(size) for size in (WINDOW, PIECE, 1))
     assert (len(window), len(piece), len(small)) == (WINDOW, PIECE, 4096)
     assert buffers.held == WINDOW + PIECE + 4096
-    window[:2] = b"77"
+    window[:2] = 7
     for buffer in (window, piece):
         buffers.give(buffer)
     assert (buffers.growth(WINDOW - 1), buffers.growth(PIECE), buffers.growth(1)) == (0, 0, 4096)
     buffers.give(small)
     assert buffers.held == WINDOW + PIECE
-    assert bytes(buffers.take(WINDOW)[:2]) == b"77"
+    assert list(buffers.take(WINDOW)[:2]) == [7, 7]
     assert buffers.growth(WINDOW) == WINDOW
     buffers.trim()
     assert buffers.held == WINDOW
