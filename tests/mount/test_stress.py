@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ class Process:
             path.lstat()
 
     def step(self) -> None:
-        steps = [
+        steps: list[Callable[[], object]] = [
             *(self.save, self.save, self.read, self.read, self.read, self.rewrite, self.link, self.look),
             lambda: os.mkdir(self.folder()),
             lambda: os.rename(self.folder(), self.folder()),
