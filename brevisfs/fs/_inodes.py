@@ -30,13 +30,13 @@ Key = tuple[Kind, int, int]
 class Inode:
     """One file or folder that the kernel knows.
 
-    `places` are the names that were found for it, as (folder, name), the last one last; none once it is
-    unlinked: `nameless` is then a descriptor of the file, for who found it before. `lookups` is the kernel's
-    count, `pins` how often the daemon itself needs it. `open` has the backing of every open handle, the last
-    opened last; `opened` is the state of the backing file whose pages the kernel may have, None before the
-    first open. It is known to have no extended attributes until `bare_until`, on the clock of
-    `time.monotonic`. `writers` are the handles that could write, and whatever else is about to change the
-    content; `changes` counts those that ever were.
+    `places` are the names that were found for it, as (folder, name), the last one last. A file that is
+    `removed` has none, and neither has one that was replaced: `nameless` is then a descriptor of it, for
+    those who found it before. `lookups` is the kernel's count, `pins` how often the daemon itself needs it.
+    `open` has the backing of every open handle, the last opened last; `opened` is the state of the backing
+    file whose pages the kernel may have, None before the first open. It is known to have no extended
+    attributes until `bare_until`, on the clock of `time.monotonic`. `writers` are the handles that could
+    write, and whatever else is about to change the content; `changes` counts those that ever were.
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
     of a folder, while names in it are changed; `is_changing` says that an exchange or a change of names is
@@ -49,6 +49,7 @@ class Inode:
     identity: Identity
     is_folder: bool
     places: list[tuple["Inode", bytes]] = field(default_factory=list)
+    removed: bool = False
     nameless: int | None = None
     lookups: int = 0
     pins: int = 0
@@ -88,15 +89,18 @@ class Inode:
         folder = self
         while folder.number != pyfuse3.ROOT_INODE:
             if len(steps) == _DEEPEST or folder.parent is None:
-                raise FUSEError(errno.ESTALE)
+                raise FUSEError(errno.ENOENT if folder.removed else errno.ESTALE)
             steps.append(Step(folder.name, *folder.key[1:]))
             folder = folder.parent
         return steps[::-1]
 
     def place(self) -> tuple["Inode", bytes]:
-        """The folder that this file was last found in, and its name there; ESTALE if it has none."""
+        """The folder that this file was last found in, and its name there.
+
+        ENOENT if it was removed; ESTALE, upon which the kernel looks again, if its name is another file's.
+        """
         if not self.places:
-            raise FUSEError(errno.ESTALE)
+            raise FUSEError(errno.ENOENT if self.removed else errno.ESTALE)
         return self.places[-1]
 
 
@@ -193,10 +197,18 @@ class Inodes:
             self._remove_place(inode, folder, name)
         return inode
 
+    def unlinked(self, folder: Inode, name: bytes) -> None:
+        """As `removed`, with nothing else in its place."""
+        inode = self.removed(folder, name)
+        if inode is not None and not inode.places:
+            inode.removed = True
+            self._lose(inode)
+
     def moved(self, old_folder: Inode, old: bytes, new_folder: Inode, new: bytes) -> None:
         """A name has become another; whatever had that one is gone."""
-        inode = self.at(old_folder, old)
-        self.removed(new_folder, new)
+        inode, replaced = self.at(old_folder, old), self.removed(new_folder, new)
+        if replaced is not None and not replaced.places:
+            self._lose(replaced)
         if inode is not None:
             self.pin(inode)
             self.removed(old_folder, old)
@@ -247,6 +259,11 @@ class Inodes:
             inode.opened = inode.identity
         self._outdate(inode)
 
+    def _lose(self, inode: Inode) -> None:
+        """A folder is in whatever state the same; but its number may soon be that of another one."""
+        if inode.is_folder and self._by_key.get(inode.key) is inode:
+            del self._by_key[inode.key]
+
     def _outdate(self, inode: Inode) -> None:
         for folder, _ in inode.places:
             folder.version += 1
@@ -266,6 +283,7 @@ class Inodes:
             self._by_place[place] = inode
             self.pin(folder)
         inode.places.append(place)
+        inode.removed = False
 
     def _remove_place(self, inode: Inode, folder: Inode, name: bytes) -> None:
         inode.places.remove((folder, name))

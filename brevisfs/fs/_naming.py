@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import pyfuse3
@@ -37,10 +38,10 @@ class _Owner:
 
 
 class _Watched(NamedTuple):
-    """A file after a change of its name: a descriptor that only leads to it, and its status."""
+    """A file after a change of its name: its status, and a descriptor that leads to it, if that was kept."""
 
-    descriptor: int
     status: os.stat_result
+    descriptor: int | None
 
 
 class Naming(Writing, Attributes):
@@ -189,13 +190,15 @@ class Naming(Writing, Attributes):
     def _renamed_or_removed(self, file: Inode | None, watched: _Watched | None) -> None:
         if watched is None:
             return
-        if file is None:
-            let_go(watched.descriptor)
-            return
-        self.inodes.refresh(file, watched.status)
-        if not file.places and self.watcher is not None:
-            self.watcher.removed(file)
-        self.inodes.keep(file, watched.descriptor)
+        if file is not None:
+            self.inodes.refresh(file, watched.status)
+            if not file.places and self.watcher is not None:
+                self.watcher.removed(file)
+        if watched.descriptor is not None:
+            if file is None:
+                let_go(watched.descriptor)
+            else:
+                self.inodes.keep(file, watched.descriptor)
 
     def _rename_on_disk(
         self, trails: Sequence[list[Step]], old: bytes, new: bytes, flags: int
@@ -210,7 +213,8 @@ class Naming(Writing, Attributes):
                 else:
                     changes.rename(here, old, there, new, replace=not flags & pyfuse3.RENAME_NOREPLACE)
 
-            return self._watch([(here, old), (there, new)], rename)
+            # What is replaced has to stay within reach: its name is always there.
+            return self._watch([(here, old), (there, new)], rename, keep=True)
 
     async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
         folder = self.inodes[parent_inode]
@@ -223,10 +227,12 @@ class Naming(Writing, Attributes):
 
                 def remove_it(trail: list[Step]) -> list[_Watched | None]:
                     with self.store.folder(trail) as descriptor:
-                        return self._watch([(descriptor, name)], lambda: remove(descriptor, name))
+                        change = partial(remove, descriptor, name)
+                        # What is removed has to be freed before anybody hears of it.
+                        return self._watch([(descriptor, name)], change, keep=False)
 
                 (watched,) = await on_disk(remove_it, folder.trail())
-                self.inodes.removed(folder, name)
+                self.inodes.unlinked(folder, name)
                 self._renamed_or_removed(file, watched)
                 return
 
@@ -281,7 +287,7 @@ class Naming(Writing, Attributes):
                 raise
 
     def _watch(
-        self, places: Sequence[tuple[int, bytes]], change: Callable[[], None]
+        self, places: Sequence[tuple[int, bytes]], change: Callable[[], None], *, keep: bool
     ) -> list[_Watched | None]:
         """Makes a change and tells what became of the files that had these names before."""
         with ExitStack() as held:
@@ -290,8 +296,11 @@ class Naming(Writing, Attributes):
                 if file is not None:
                     held.callback(os.close, file)
             change()
-            held.pop_all()
-        found = [None if file is None else _Watched(file, os.fstat(file)) for file in files]
+            found = [
+                None if file is None else _Watched(os.fstat(file), file if keep else None) for file in files
+            ]
+            if keep:
+                held.pop_all()
         statuses = [watched.status for watched in found if watched is not None]
         # The catalog need not know what is not there any more.
         self.writing.catalog.forget({(s.st_dev, s.st_ino) for s in statuses if s.st_nlink == 0})

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -230,36 +231,42 @@ def large(tmp_path: Path) -> bytes:
     return (tmp_path / "large").read_bytes()
 
 
+@pytest.fixture
+def slowly(mount: Mounter) -> Mount:
+    """A mount that packs as well as it can, which takes a while."""
+    return mount(recompression=replace(PACKING, profile="dense"))
+
+
 def begin_packing(mounted: Mount, path: Path, data: bytes) -> None:
     path.write_bytes(data)
     soon(lambda: bool(mounted.packing()["packing"]))
 
 
-def test_renamed_while_it_is_packed(packing: Mount, large: bytes) -> None:
-    (packing.path / "d").mkdir()
-    begin_packing(packing, packing.path / "m", large)
-    (packing.path / "m").rename(packing.path / "d/n")
-    (packing.path / "d").rename(packing.path / "e")
-    os.chmod(packing.path / "e/n", 0o604)
-    packing.drain()
-    path = packing.path / "e/n"
-    assert packing.packing()["packed"] == 1
+def test_renamed_while_it_is_packed(slowly: Mount, large: bytes) -> None:
+    (slowly.path / "d").mkdir()
+    begin_packing(slowly, slowly.path / "m", large)
+    (slowly.path / "m").rename(slowly.path / "d/n")
+    (slowly.path / "d").rename(slowly.path / "e")
+    os.chmod(slowly.path / "e/n", 0o604)
+    slowly.drain()
+    path = slowly.path / "e/n"
+    assert slowly.packing()["packed"] == 1
     assert (state(path), path.stat().st_mode & 0o777) == (b"archive", 0o604)
     assert path.read_bytes() == large
 
 
-def test_changed_and_removed_while_it_is_packed(packing: Mount, store: Path, large: bytes) -> None:
-    path = packing.path / "m"
-    begin_packing(packing, path, large)
+def test_changed_and_removed_while_it_is_packed(slowly: Mount, store: Path, large: bytes) -> None:
+    path = slowly.path / "m"
+    begin_packing(slowly, path, large)
     with path.open("r+b", buffering=0) as file:
         file.seek(len(large) // 2)
         file.write(b"changed")
-        assert packing.packing()["packed"] == 0
-        soon(lambda: not packing.packing()["packing"])
-    soon(lambda: bool(packing.packing()["packing"]))
+        assert slowly.packing()["packed"] == 0
+        soon(lambda: not slowly.packing()["packing"])
+    soon(lambda: bool(slowly.packing()["packing"]))
     path.unlink()
-    packing.drain()
-    assert packing.packing()["packed"] == 0
+    slowly.drain()
+    assert slowly.packing()["packed"] == 0
     assert os.listdir(store) == [".brevisfs"]
     assert os.listdir(store / ".brevisfs/tmp") == []
 
@@ -273,31 +280,31 @@ def workers(daemon: int) -> list[int]:
     return [int(child) for path in found for child in path.read_text().split()]
 
 
-def test_a_worker_that_is_killed_costs_nothing_but_its_job(packing: Mount, store: Path, large: bytes) -> None:
-    begin_packing(packing, packing.path / "m", large)
-    soon(lambda: bool(workers(packing.daemon)))
-    for worker in workers(packing.daemon):
+def test_a_worker_that_is_killed_costs_nothing_but_its_job(slowly: Mount, store: Path, large: bytes) -> None:
+    begin_packing(slowly, slowly.path / "m", large)
+    soon(lambda: bool(workers(slowly.daemon)))
+    for worker in workers(slowly.daemon):
         os.kill(worker, signal.SIGKILL)
-    soon(lambda: bool(packing.packing()["failed"]))
-    (failed,) = packing.packing()["failed"]
+    soon(lambda: bool(slowly.packing()["failed"]))
+    (failed,) = slowly.packing()["failed"]
     assert (failed["name"], failed["tries"]) == ("m", 1)
-    assert (packing.path / "m").read_bytes() == large
+    assert (slowly.path / "m").read_bytes() == large
     assert os.listdir(store / ".brevisfs/tmp") == []
-    (packing.path / "n").write_bytes(model(1))
-    packing.drain()
-    assert state(packing.path / "n") == b"archive"
+    (slowly.path / "n").write_bytes(model(1))
+    slowly.drain()
+    assert state(slowly.path / "n") == b"archive"
 
 
-def test_workers_are_modest_and_alone(packing: Mount, large: bytes) -> None:
-    begin_packing(packing, packing.path / "m", large)
-    soon(lambda: bool(workers(packing.daemon)))
-    (worker,) = workers(packing.daemon)
+def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
+    begin_packing(slowly, slowly.path / "m", large)
+    soon(lambda: bool(workers(slowly.daemon)))
+    (worker,) = workers(slowly.daemon)
     soon(lambda: os.getpriority(os.PRIO_PROCESS, worker) == 19)
     open_files = [os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()]
     assert not any("fuse" in path or path.endswith("/lock") for path in open_files)
-    os.kill(packing.daemon, signal.SIGKILL)
+    os.kill(slowly.daemon, signal.SIGKILL)
     soon(lambda: not Path(f"/proc/{worker}").exists())
-    subprocess.run(["fusermount3", "-u", "-z", str(packing.path)], check=True)
+    subprocess.run(["fusermount3", "-u", "-z", str(slowly.path)], check=True)
 
 
 def test_paused_and_resumed(packing: Mount, large: bytes) -> None:

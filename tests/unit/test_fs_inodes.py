@@ -132,3 +132,61 @@ def test_a_loop_of_folders_is_stale(inodes: Inodes, tmp_path: Path) -> None:
     a.places = [(b, b"a")]
     with pytest.raises(FUSEError):
         b.trail()
+
+
+def test_a_removed_folder_is_not_the_next_of_its_number(inodes: Inodes, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    inode = known(inodes, folder)
+    inodes.unlinked(inodes.root, b"folder")
+    assert known(inodes, folder) is not inode
+
+
+def test_a_file_keeps_its_number_when_it_is_moved_changed_and_packed(inodes: Inodes, tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a"), tmp_path / "b"
+    inode = known(inodes, a)
+    a.rename(b)
+    inodes.moved(inodes.root, b"a", inodes.root, b"b")
+    os.utime(b, ns=(5, 5))
+    inodes.refresh(inode, b.stat())
+    assert known(inodes, b) is inode
+    archive = write(tmp_path / "b.brv", "packed")
+    inodes.rebind(inode, Kind.ARCHIVE, archive.stat())
+    found = Entry(b"b", b"b.brv", Kind.ARCHIVE, 1, archive.stat())
+    assert inodes.assign(inodes.root, found) is inode
+    assert inode.places == [(inodes.root, b"b")]
+    assert inodes.at(inodes.root, b"a") is None
+
+
+def test_an_older_state_does_not_replace_a_newer_one(inodes: Inodes, tmp_path: Path) -> None:
+    a = write(tmp_path / "a")
+    inode = known(inodes, a)
+    before = a.stat()
+    os.utime(a, ns=(5, 5))
+    inodes.refresh(inode, a.stat())
+    inodes.refresh(inode, before)
+    assert inode.identity == Identity.of(a.stat())
+
+
+def test_exchanged_names(inodes: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    folder = known(inodes, tmp_path / "d")
+    a = known(inodes, write(tmp_path / "a"))
+    x = inodes.assign(folder, entry(write(tmp_path / "d/x")))
+    x.lookups += 1
+    inodes.exchanged(inodes.root, b"a", folder, b"x")
+    assert (a.places, x.places) == ([(folder, b"x")], [(inodes.root, b"a")])
+    inodes.exchanged(inodes.root, b"a", folder, b"unknown")
+    assert x.places == [(folder, b"unknown")]
+    assert inodes.at(inodes.root, b"a") is None
+
+
+def test_a_parent_stays_known_as_long_as_a_child_is(inodes: Inodes, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    folder = known(inodes, tmp_path / "d")
+    x = inodes.assign(folder, entry(write(tmp_path / "d/x")))
+    x.lookups += 1
+    inodes.forget([(folder.number, 1)])
+    assert inodes[folder.number] is folder
+    inodes.forget([(x.number, 1)])
+    assert len(inodes) == 1
