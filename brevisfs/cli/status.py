@@ -35,6 +35,8 @@ def command(mountpoint: Path, wish: str | None, as_json: bool) -> int:
         say(f"unpacking {job['name']} to be written to, {percent(job['done'], job['total'])}")
     for job in packing["failed"]:
         say(f"not packed: {job['name']}: {job['error']} ({job['tries']} tries)")
+    if packing["lost"]:
+        say(f"{packing['lost']} in {found['store']}/.brevisfs/lost+found, to be looked at and deleted")
     paused = ", paused" if packing["paused"] else ""
     say(
         f"{packing['left']} to be packed{paused}; since it was mounted {packing['packed']} packed, "

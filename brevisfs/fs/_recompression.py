@@ -121,6 +121,7 @@ class Recompression:
             "packed": self.packed,
             "saved_bytes": self.saved,
             "refused": self.refused,
+            "lost": self._operations.changes.private.count_lost(),
             "unpacking": [
                 {"name": name, "done": done, "total": total}
                 for name, (done, total) in self._operations.unpacked.items()

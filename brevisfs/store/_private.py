@@ -64,7 +64,7 @@ class Private:
 
     def clear_temporaries(self) -> None:
         """Removes what a process that died has left."""
-        for name in self._list_temporaries():
+        for name in _list(self.temporaries):
             with suppress(IsADirectoryError):  # none of ours
                 os.unlink(name, dir_fd=self.temporaries)
 
@@ -82,12 +82,17 @@ class Private:
         name = os.fsdecode(file)
         log.warning("%s/%s lost its name to another file and was moved to %s/%s", was, name, now, name)
 
-    def _list_temporaries(self) -> list[bytes]:
-        listing = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.temporaries)
-        try:
-            return [os.fsencode(name) for name in os.listdir(listing)]
-        finally:
-            os.close(listing)
+    def count_lost(self) -> int:
+        """How many files were put away and not looked after yet."""
+        return len(_list(self._lost))
+
+
+def _list(folder: int) -> list[bytes]:
+    listing = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return [os.fsencode(name) for name in os.listdir(listing)]
+    finally:
+        os.close(listing)
 
 
 def _make_folder(above: int, name: bytes) -> int:

@@ -353,6 +353,30 @@ def small_disk(tmp_path: Path, store: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", store], check=True)
 
 
+def test_what_a_former_run_left_is_put_in_order(mount: Mounter, store: Path) -> None:
+    """Of one name: an equal archive is removed, any other is kept where it can be found."""
+    data = model(1)
+    for name in ("equal", "other"):
+        (store / name).write_bytes(data)
+    add_archive(store / "equal.brv", [data])
+    add_archive(store / "other.brv", [noise(100)])
+    add_archive(store / "pending.brv+", [data])
+    (store / "pending").write_bytes(b"what it was to replace")
+    (store / ".brevisfs/tmp").mkdir(parents=True)
+    (store / ".brevisfs/tmp/1-1").write_bytes(b"half of something")
+    mounted = mount(recompression=NOT_PACKING)
+    soon(lambda: not mounted.packing()["searching"])
+    assert {path.name: path.read_bytes() for path in mounted.path.iterdir()} == dict.fromkeys(
+        ("equal", "other", "pending"), data
+    )
+    assert sorted(os.listdir(store)) == [".brevisfs", "equal", "other", "pending.brv"]
+    assert os.listdir(store / ".brevisfs/tmp") == []
+    lost = sorted(path.name for path in (store / ".brevisfs/lost+found").glob("*/*"))
+    assert lost == ["other.brv", "pending"]
+    assert mounted.packing()["lost"] == 2
+    assert mounted.log.read_text().count("lost its name") == 2
+
+
 def test_a_full_disk(small_disk: Path, mount: Mounter) -> None:
     mounted = mount(recompression=PACKING)
     there = os.statvfs(mounted.path)
@@ -374,3 +398,11 @@ def test_a_full_disk(small_disk: Path, mount: Mounter) -> None:
     mounted.drain()
     assert state(mounted.path / "n") == b"archive"
     assert load_file(mounted.path / "n").keys() == {"weights", "step"}
+    with pytest.raises(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 20))
+    with pytest.raises(OSError) as caught, (mounted.path / "n").open("r+b", buffering=0) as file:
+        file.write(b"x")
+    assert caught.value.errno == errno.ENOSPC
+    assert state(mounted.path / "n") == b"archive"
+    assert (mounted.path / "n").read_bytes() == model(1)
