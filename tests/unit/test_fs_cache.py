@@ -38,6 +38,7 @@ class FakeReader:
         self.programs = 0
         self.damage: range = range(0)
         self.mistake: Exception | None = None
+        self.at_once = False
         self.decodes: list[tuple[int, int]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -56,6 +57,11 @@ class FakeReader:
         if max(offset, self.damage.start) < min(offset + len(out), self.damage.stop):
             raise BlockDamaged("checksum", 0, self.damage.start, self.damage.stop, 0)
         out[:] = np.frombuffer(self.data[offset : offset + len(out)], np.uint8)
+
+    def read_at_once(self, offset: int, out: Bytes) -> bool:
+        if self.at_once:
+            self.read_into(offset, out)
+        return self.at_once
 
     def drop_programs(self) -> None:
         self.memory -= self.programs
