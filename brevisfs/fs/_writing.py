@@ -23,7 +23,6 @@ from brevisfs.store import (
     copy_metadata,
     is_reserved,
     links,
-    unpack_links,
 )
 
 log = logging.getLogger("brevisfs.fs")
@@ -109,7 +108,8 @@ class Writing(Files):
         handle = self.files[fh]
         if handle.writable:
             # Closing a descriptor is when some filesystems tell of errors.
-            await on_disk(_close_one_more, handle.backing.file)
+            with self.backings.held(handle.backing) as backing:
+                await on_disk(_close_one_more, backing.file)
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         with self.backings.held(self.files[fh].backing) as backing:
@@ -292,8 +292,7 @@ class Writing(Files):
         os.fsync(plain.file)
         archive = os.fstat(source.file)
         if len(places) > 1:
-            names = [([step.name for step in trail], name) for trail, name in places]
-            unpack_links(self.changes, names, archive, plain)
+            self.writing.unpack_links(places, archive, plain)
         elif places and not self._replace_one(archive, plain, *places[0]):
             return False
         self.writing.catalog.forget({(archive.st_dev, archive.st_ino)})

@@ -24,7 +24,6 @@ from brevisfs.store import (
     is_reserved,
     links,
     settle,
-    unpack_links,
     walk,
 )
 
@@ -120,9 +119,7 @@ def restore(session: Session, found: Found, jobs: int, progress: Progress | None
         copy_metadata(source, made.file)
         os.fsync(made.file)
         if found.entry.status.st_nlink > 1:
-            names = links(store, found.entry.status)
-            places = [([step.name for step in trail], name) for trail, name in names]
-            unpack_links(session.changes, places, found.entry.status, made)
+            session.unpack_links(links(store, found.entry.status), found.entry.status, made)
         else:
             with store.folder(found.trail) as folder, session.unnoticed(folder):
                 session.changes.unpack(folder, found.entry, made)

@@ -89,13 +89,14 @@ def _unpack_link(store: Store, private: Private, folder: int, name: bytes, archi
     present = [file for file in suffixed if _is_archive(store, folder, file, archive)]
     if not present:
         return
-    with suppress(FileExistsError):
-        os.link(_INTENDED, name, src_dir_fd=private.folder, dst_dir_fd=folder, follow_symlinks=False)
-    plain = os.stat(_INTENDED, dir_fd=private.folder, follow_symlinks=False)
-    if os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
-        sync_folder(folder)
-        for file in present:
-            os.unlink(file, dir_fd=folder)
+    with same_times(folder):
+        with suppress(FileExistsError):
+            os.link(_INTENDED, name, src_dir_fd=private.folder, dst_dir_fd=folder, follow_symlinks=False)
+        plain = os.stat(_INTENDED, dir_fd=private.folder, follow_symlinks=False)
+        if os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            sync_folder(folder)
+            for file in present:
+                os.unlink(file, dir_fd=folder)
 
 
 def _is_archive(store: Store, folder: int, file: bytes, archive: tuple[int, int]) -> bool:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,9 @@ from pathlib import Path
 from brevisfs.store._catalog import Catalog
 from brevisfs.store._changes import Changes
 from brevisfs.store._lock import take_lock
-from brevisfs.store._private import Private
-from brevisfs.store._recover import begin
-from brevisfs.store._store import Store
+from brevisfs.store._private import Private, Temporary
+from brevisfs.store._recover import begin, unpack_links
+from brevisfs.store._store import Step, Store
 
 _CATALOG = "catalog.sqlite"
 
@@ -30,6 +30,17 @@ class Session:
         before = os.stat(b".", dir_fd=folder)
         yield
         self.catalog.note_ctime(os.stat(b".", dir_fd=folder), self.catalog.shown_ctime(before))
+
+    def unpack_links(
+        self, places: Sequence[tuple[Sequence[Step], bytes]], archive: os.stat_result, plain: Temporary
+    ) -> None:
+        """As `unpack_links`, unnoticed; a place is the trail of a folder, and a name in it."""
+        store = self.changes.store
+        with ExitStack() as held:
+            for trail in {tuple(trail) for trail, _ in places}:
+                held.enter_context(self.unnoticed(held.enter_context(store.folder(trail))))
+            names = [([step.name for step in trail], name) for trail, name in places]
+            unpack_links(self.changes, names, archive, plain)
 
 
 def begin_session(store: Store, held: ExitStack) -> Session:
