@@ -4,7 +4,7 @@ ARGS ?=
 
 .PHONY: help build test lint demo corpus-check clean
 .PHONY: bench-kernels bench-mount bench-synthesis test-large
-.PHONY: bench-write test-model test-kills test-clients
+.PHONY: bench-write test-model test-kills test-churn test-clients
 .PHONY: test-scalar test-sanitize test-aarch64 fuzz check-native
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo 'make bench-write         writing through a mount next to a pass-through (ARGS="--quick DIR")'
 	@echo 'make test-model          a mount next to a plain folder, STEPS random operations with SEED'
 	@echo 'make test-kills          the daemon killed KILLS times at random instants, with SEED'
+	@echo 'make test-churn          ROUNDS of saving, renaming and deleting leave nothing behind'
 	@echo 'make test-clients        what clients do to models: all of those that are installed'
 	@echo 'make lint                ruff and mypy --strict'
 	@echo 'make clean               remove what was built'
@@ -88,6 +89,10 @@ test-model: build
 KILLS ?= 500
 test-kills: build
 	BREVISFS_KILLS=$(KILLS) BREVISFS_KILLS_SEED=$(SEED) $(PY) -m pytest -s tests/faults/test_kills.py $(ARGS)
+
+ROUNDS ?= 5000
+test-churn: build
+	BREVISFS_CHURN=$(ROUNDS) $(PY) -m pytest tests/mount/test_churn.py $(ARGS)
 
 test-clients: build
 	@scripts/clients.sh $(ARGS)

@@ -30,4 +30,4 @@ for version in 0.5.3 0.7.0 0.8.0; do
 done
 environment hub "huggingface_hub>=1.0"
 
-BREVISFS_CLIENTS=$PWD/$home exec .venv/bin/python -m pytest tests/clients "$@"
+BREVISFS_ROUNDS=${BREVISFS_ROUNDS:-500} BREVISFS_CLIENTS=$PWD/$home exec .venv/bin/python -m pytest tests/clients "$@"
