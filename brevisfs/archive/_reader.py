@@ -36,6 +36,9 @@ _POOLED = 2 * _PIECE
 _PREPARED = 32 << 20
 """Bytes of prepared programs beyond which all are let go of, before one more is prepared."""
 
+_QUICK_PROLOGUE, _QUICK_BLOCKS = 4096, 4096
+"""Bytes of a prologue, and block entries, up to which a section is prepared at once."""
+
 _pool = threading.local()
 
 
@@ -157,33 +160,30 @@ class Reader:
             done = stop
 
     def read_at_once(self, offset: int, out: Bytes) -> bool:
-        """Fill `out` as read_into does if it takes one whole block and nothing to wait for, else return False.
+        """Fill `out` as read_into does if that takes one whole block and no waiting; else return False.
 
-        So it is after another read has prepared the section's program, if the section has no ref and the
-        kernel has the payload in memory.
+        So it is if the section has no ref, the kernel has all that is to be read in memory, and the program
+        is small or another read has prepared it.
         """
         section = self.section_at(offset)
-        prepared = self._programs.get(section.index)
         lo = offset - section.offset
         hi = lo + len(out)
         block, within = divmod(lo, section.block_size)
-        if prepared is None or section.ref != Ref.NONE or not self._known_good.item(section.index):
+        if section.ref != Ref.NONE or within or hi != min(section.size, lo + section.block_size):
             return False
-        if within or hi != min(section.size, lo + section.block_size):
+        prepared = self._programs.get(section.index)
+        program = prepared[1] if prepared else self._prepare_at_once(section)
+        if program is None or not self._known_good.item(section.index):
             return False
         # Of one block, without an array for each number.
         entry = section.first_block + block
         start = section.record + section.prologue if block == 0 else self._blocks.item(entry - 1, 0)
         start += _layout.LENGTH_SIZE
-        length = self._blocks.item(entry, 0) - start
-        payload = _buffer("payload", length)
-        try:
-            if os.preadv(self._fd, [payload.data], start, os.RWF_NOWAIT) < length:
-                return False
-        except OSError:
+        payload = _buffer("payload", self._blocks.item(entry, 0) - start)
+        if not _fill_at_once(self._fd, start, payload):
             return False
-        span = np.array([(0, length)], np.uint64)
-        _decode(prepared[1], section, payload, block, span, self._blocks[entry : entry + 1, 1], out, lo, hi)
+        span = np.array([(0, len(payload))], np.uint64)
+        _decode(program, section, payload, block, span, self._blocks[entry : entry + 1, 1], out, lo, hi)
         return True
 
     def _read_section(self, section: Section, lo: int, hi: int, out: Bytes) -> None:
@@ -258,25 +258,40 @@ class Reader:
     def _prepare(self, section: Section) -> _native.Program:
         with self._lock:
             prepared = self._programs.get(section.index)
-            if prepared is not None:
-                return prepared[1]
-            program = self._load(section)
-            if self._program_memory > _PREPARED:
-                self._programs = {}
-                self._program_memory = 0
-            self._programs[section.index] = section, program
-            self._program_memory += program.memory
-            return program
+            return prepared[1] if prepared else self._keep(section, *self.program(section))
 
-    def _load(self, section: Section) -> _native.Program:
-        wire, shared = self.program(section)
+    def _prepare_at_once(self, section: Section) -> _native.Program | None:
+        if section.prologue > _QUICK_PROLOGUE or section.blocks > _QUICK_BLOCKS:
+            return None
+        # Who has it may be waiting for the disk.
+        if not self._lock.acquire(blocking=False):
+            return None
         try:
-            return _native.Program(wire, shared, section.bits, section.count, section.block)
+            if prepared := self._programs.get(section.index):
+                return prepared[1]
+            data = np.empty(section.prologue, np.uint8)
+            if not _fill_at_once(self._fd, section.record, data):
+                return None
+            self._entries(section)
+            return self._keep(section, *_layout.unpack_prologue(section, data.tobytes()))
+        finally:
+            self._lock.release()
+
+    def _keep(self, section: Section, wire: bytes, shared: bytes) -> _native.Program:
+        """The program, prepared and kept. The caller holds the lock."""
+        try:
+            program = _native.Program(wire, shared, section.bits, section.count, section.block)
         except _native.UnknownCode as error:
             raise UnsupportedArchive(str(error), section.index, section.offset, section.end) from None
         except (_native.ProgramRefused, _native.BlockDamaged) as error:
             # The latter for what a Repeat repeats: it is a payload among the shared parts.
             raise _layout.lost_section(section, str(error)) from None
+        if self._program_memory > _PREPARED:
+            self._programs = {}
+            self._program_memory = 0
+        self._programs[section.index] = section, program
+        self._program_memory += program.memory
+        return program
 
 
 class _Sections(Sequence[Section]):
@@ -336,6 +351,14 @@ def _fill(fd: int, offset: int, out: Bytes) -> None:
         if not got:
             raise DamagedArchive(f"the archive ends at byte {offset + done}, in the middle of a section")
         done += got
+
+
+def _fill_at_once(fd: int, offset: int, out: Bytes) -> bool:
+    """As _fill if the kernel has the bytes in memory, else False."""
+    try:
+        return os.preadv(fd, [out.data], offset, os.RWF_NOWAIT) == len(out)
+    except OSError:
+        return False
 
 
 def _decode(

@@ -32,7 +32,7 @@ Key = tuple[Kind, Identity]
 class Backing:
     """One open backing file. `name` is its path in the store, for the log; a raw file has no `reader`.
 
-    `damaged` holds the extents whose damage the log has told.
+    `damaged` holds the extents whose damage the log has told; `weight` is what `Backings.weigh` found last.
     """
 
     name: str
@@ -41,37 +41,43 @@ class Backing:
     file: int
     reader: Reader | None = None
     users: int = 0
+    weight: int = 0
     damaged: set[int] = field(default_factory=set)
+    key: Key = field(init=False)
 
-    @property
-    def key(self) -> Key:
-        return self.kind, self.identity
+    def __post_init__(self) -> None:
+        self.key = self.kind, self.identity
 
 
 class Backings:
     """Every backing file that is open; closed when its last user lets it go.
 
     Those that are open for reading only are shared by kind and identity. All methods belong to the event
-    loop. `open_reader` makes a reader of an archive's descriptor.
+    loop. `open_reader` makes a reader of an archive's descriptor. `memory` is the bytes that the indexes and
+    programs of the open archives took when each was weighed.
     """
 
     def __init__(self, open_reader: Callable[[int], Reader]) -> None:
         self._open_reader = open_reader
+        self.memory = 0
         self._open: set[Backing] = set()
         self._shared: dict[Key, Backing] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the open archives' indexes and programs take."""
-        return sum(reader.memory for reader in self._readers())
+    def weigh(self, backing: Backing) -> None:
+        """Looks at what an open archive's index and programs take now."""
+        if backing.reader is not None:
+            self.memory += backing.reader.memory - backing.weight
+            backing.weight = backing.reader.memory
 
     def drop_programs(self) -> None:
         """Makes the open archives let go of all that they can read again."""
-        for reader in self._readers():
-            reader.drop_programs()
+        for backing in self._open:
+            if backing.reader is not None:
+                backing.reader.drop_programs()
+                self.weigh(backing)
 
     async def adopt(self, opened: Backing) -> Backing:
         """The backing to use for a file just opened, with one user more: `opened`, or its elder equal.
@@ -89,6 +95,7 @@ class Backings:
         if present is None:
             present = self._shared[opened.key] = opened
             self._open.add(opened)
+            self.weigh(opened)
         else:
             os.close(opened.file)
         present.users += 1
@@ -105,6 +112,7 @@ class Backings:
         backing.users -= 1
         if backing.users == 0:
             self._open.remove(backing)
+            self.memory -= backing.weight
             if self._shared.get(backing.key) is backing:
                 del self._shared[backing.key]
             let_go(backing.file)
@@ -117,9 +125,6 @@ class Backings:
             yield backing
         finally:
             self.release(backing)
-
-    def _readers(self) -> list[Reader]:
-        return [backing.reader for backing in self._open if backing.reader is not None]
 
 
 def let_go(file: int) -> None:

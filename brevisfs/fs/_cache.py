@@ -37,7 +37,8 @@ SMALLEST_BUDGET = 32 * 1024 * 1024
 _MOST_AHEAD = 8 * 1024 * 1024
 _MOST_REQUESTS = 32
 _LARGE = 512 * 1024
-_MUCH_INDEX = 1024 * 1024
+# A request up to this that touches no more blocks than this need not wait for threads.
+_SMALL, _AT_ONCE = 64 * 1024, 2
 # The stored bytes of a window and of a request, and what else two threads need to decode them.
 _THREADS_MEMORY = 2 * (WINDOW + REQUEST)
 # A request begins and ends within blocks.
@@ -117,6 +118,8 @@ class ExtentCache:
         self._ahead = 0
         self._salvaging = 0
         self._reply = np.empty(REQUEST, np.uint8)
+        self._done = trio.Event()
+        self._done.set()
 
     @property
     def held(self) -> int:
@@ -151,9 +154,7 @@ class ExtentCache:
             except trio.WouldBlock:
                 await self._requests.acquire()
             try:
-                found = self._decode_at_once(backing, offset, end)
-                if found is None:
-                    return await self._fetch(backing, offset, end)
+                return await self._fetch(backing, offset, end)
             finally:
                 self._requests.release()
         self._read_ahead(backing, offset, end)
@@ -162,56 +163,66 @@ class ExtentCache:
         return self._assemble([(extent.begin, extent.buffer) for extent in found], offset, end)
 
     def _find(self, backing: Backing, offset: int, end: int) -> list[_Extent] | None:
-        """The extents that [offset, end) touches, if all of them are ready."""
-        file = self._files.get(backing.key)
-        if file is None:
-            return None
+        """The extents that [offset, end) touches, if all of them are ready or can be decoded at once."""
         found: list[_Extent] = []
+        decoded = self.counters.decoded
+        may_decode = _AT_ONCE if end - offset <= _SMALL and self._requests.available_tokens else 0
         done = offset
-        place = file.after(offset)
-        while done < end:
-            if place == len(file.extents) or file.begins[place] > done:
-                return None
-            extent = file.extents[place]
-            if not extent.ready.is_set():
-                return None
-            found.append(extent)
-            done = extent.end
-            place += 1
+        try:
+            while done < end:
+                extent = self._at(backing.key, done)
+                if extent is None and len(found) < may_decode:
+                    extent = self._decode_at_once(backing, done)
+                if extent is None or not extent.ready.is_set():
+                    return None
+                extent.pins += 1
+                found.append(extent)
+                done = extent.end
+        finally:
+            for extent in found:
+                extent.pins -= 1
         for extent in found:
             self._touch(extent, offset, end)
-        self.counters.found += len(found)
+        self.counters.found += len(found) - (self.counters.decoded - decoded)
         return found
 
-    def _decode_at_once(self, backing: Backing, offset: int, end: int) -> list[_Extent] | None:
-        """The extent around [offset, end), decoded here, if it is a small block that waits for no disk.
+    def _at(self, key: Key, offset: int) -> _Extent | None:
+        """The extent that has the byte at `offset`."""
+        file = self._files.get(key)
+        if file is not None:
+            place = bisect_right(file.begins, offset)
+            if place and file.extents[place - 1].end > offset:
+                return file.extents[place - 1]
+        return None
+
+    def _decode_at_once(self, backing: Backing, offset: int) -> _Extent | None:
+        """The block around a byte that no extent has, decoded here if it is small and waits for no disk.
 
         That takes a fraction of what handing it to a thread does. Damage is left for a thread to tell.
         """
         reader = backing.reader
         assert reader is not None
-        begin, stop = _blocks(reader, offset, end)
-        if stop - begin > PIECE or not self._is_free(backing, begin, stop):
+        begin, end = _blocks(reader, offset, offset + 1)
+        if end - begin > PIECE or not self._is_free(backing.key, begin, end):
             return None
-        self._make_room(stop - begin)
-        buffer = self._buffers.take(stop - begin)
+        self._make_room(end - begin)
+        buffer = self._buffers.take(end - begin)
         try:
-            done = reader.read_at_once(begin, buffer[: stop - begin])
+            done = reader.read_at_once(begin, buffer[: end - begin])
         except (BrevisError, OSError):
             done = False
+        self._weigh(backing)
         if not done:
             self._buffers.give(buffer)
             return None
-        extent = _Extent(backing.key, begin, stop, buffer, trio.Event(), stop - begin)
-        extent.ready.set()
+        extent = _Extent(backing.key, begin, end, buffer, self._done, end - begin)
         self._add(extent)
         self.counters.decoded += 1
-        self._touch(extent, offset, end)
-        return [extent]
+        return extent
 
-    def _is_free(self, backing: Backing, begin: int, end: int) -> bool:
+    def _is_free(self, key: Key, begin: int, end: int) -> bool:
         """Whether nothing of [begin, end) is in an extent."""
-        file = self._files.get(backing.key)
+        file = self._files.get(key)
         if file is None:
             return True
         place = file.after(begin)
@@ -320,8 +331,7 @@ class ExtentCache:
             self._remove(extent)
             self.counters.failed += 1
         self._unpin(extent)
-        if backing.reader is not None and backing.reader.memory > _MUCH_INDEX:
-            self._index_memory()
+        self._weigh(backing)
         self._backings.release(backing)
         extent.ready.set()
 
@@ -390,9 +400,7 @@ class ExtentCache:
             self._ahead -= WINDOW
             self._oldest[window] = None
 
-    async def _salvage(
-        self, backing: Backing, extent: _Extent, begin: int, end: int
-    ) -> tuple[int, Bytes]:
+    async def _salvage(self, backing: Backing, extent: _Extent, begin: int, end: int) -> tuple[int, Bytes]:
         """[begin, end) of an extent that failed as a whole, decoded alone."""
         error = extent.error
         if not isinstance(error, BrevisError | OSError):
@@ -417,7 +425,7 @@ class ExtentCache:
 
     def _make_room(self, size: int) -> None:
         """Lets go of the oldest extents that are not in use, until there is room for one of `size` bytes."""
-        room = max(self._least, self._most - self._index_memory())
+        room = max(self._least, self._most - self._backings.memory)
         if self.held + self._buffers.growth(size) > room:
             self._buffers.trim()
         while self.held + self._buffers.growth(size) > room:
@@ -429,12 +437,11 @@ class ExtentCache:
             if self._buffers.growth(size):
                 self._buffers.trim()
 
-    def _index_memory(self) -> int:
-        memory = self._backings.memory
-        if memory > self._most - self._least:
+    def _weigh(self, backing: Backing) -> None:
+        """Has programs let go of if, with those that reading the backing has prepared, they take too much."""
+        self._backings.weigh(backing)
+        if self._backings.memory > self._most - self._least:
             self._backings.drop_programs()
-            memory = self._backings.memory
-        return memory
 
 
 def _blocks(reader: Reader, begin: int, end: int) -> tuple[int, int]:

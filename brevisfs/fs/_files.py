@@ -60,12 +60,16 @@ class Files(State):
     # pyfuse3 takes any buffer, and a view saves the copy.
     async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
         # The handle may get another backing file meanwhile.
-        with self.backings.held(self.files[fh].backing) as backing:
+        backing = self.files[fh].backing
+        backing.users += 1
+        try:
             if backing.reader is not None:
                 return await self.cache.read(backing, off, size)
             if (at_once := self._read_at_once(backing.file, off, size)) is not None:
                 return at_once
             return await on_disk(_read_all, backing.file, off, size)
+        finally:
+            self.backings.release(backing)
 
     async def release(self, fh: int) -> None:
         file = self.files.pop(fh)

@@ -68,8 +68,10 @@ class Streams:
         self._now += 1
         streams = self._files.setdefault(key, [])
         self._files.move_to_end(key)
-        stream = next((stream for stream in streams if stream.reaches(begin)), None)
-        if stream is None:
+        for stream in streams:
+            if stream.reaches(begin):
+                break
+        else:
             until = 0
             if end - begin >= _WHOLE:
                 section = section_at(min(begin + _PAGE, end) - 1)
