@@ -56,11 +56,13 @@ class Buffers:
         self._spare += size
         self._free.setdefault(size, []).append(buffer)
 
-    def trim(self) -> None:
-        """Lets go of all that waits to be used again."""
+    def trim(self) -> bool:
+        """Lets go of all that waits to be used again; whether anything did."""
+        trimmed = self._spare > 0
         self._free.clear()
         self.held -= self._spare
         self._spare = 0
+        return trimmed
 
 
 def _rounded(size: int) -> int:

@@ -426,16 +426,14 @@ class ExtentCache:
     def _make_room(self, size: int) -> None:
         """Lets go of the oldest extents that are not in use, until there is room for one of `size` bytes."""
         room = max(self._least, self._most - self._backings.memory)
-        if self.held + self._buffers.growth(size) > room:
-            self._buffers.trim()
         while self.held + self._buffers.growth(size) > room:
+            if self._buffers.trim():
+                continue
             oldest = next((extent for extent in self._oldest if not extent.pins), None)
             if oldest is None:
                 break
             self._remove(oldest)
             self._buffers.give(oldest.buffer)
-            if self._buffers.growth(size):
-                self._buffers.trim()
 
     def _weigh(self, backing: Backing) -> None:
         """Has programs let go of if, with those that reading the backing has prepared, they take too much."""

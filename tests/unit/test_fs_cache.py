@@ -40,6 +40,7 @@ class FakeReader:
         self.mistake: Exception | None = None
         self.at_once = False
         self.decodes: list[tuple[int, int]] = []
+        self.threads: set[int] = set()
         self.gate = threading.Event()
         self.gate.set()
 
@@ -51,6 +52,7 @@ class FakeReader:
 
     def read_into(self, offset: int, out: Bytes) -> None:
         self.decodes.append((offset, len(out)))
+        self.threads.add(threading.get_ident())
         assert self.gate.wait(60)
         if self.mistake is not None:
             raise self.mistake
@@ -325,6 +327,78 @@ def test_readers_that_stopped_make_room_for_others() -> None:
                 await s.read(backings[1], offset, REQUEST)
             assert s.cache.counters.ahead > before
             assert s.cache.held + THREADS <= SMALLEST_BUDGET
+
+    run(test)
+
+
+def test_small_reads_are_decoded_at_once_where_that_does_not_wait() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            backing = await s.open(DATA)
+            reader = s.readers[0]
+            reader.at_once = True
+            # Nothing that had a thread wait would be answered.
+            reader.threads.clear()
+            for offset, size in [(10, 4096), (2 * PIECE - 100, 200), (PIECE - 5, 10), (len(DATA) - 9, 99)]:
+                assert await s.read(backing, offset, size) == DATA[offset : offset + size]
+            assert reader.threads == {threading.get_ident()}
+            pieces = [(0, PIECE), (PIECE, PIECE), (2 * PIECE, PIECE), (5 * PIECE, len(DATA) - 5 * PIECE)]
+            assert reader.decodes == pieces
+            counters = s.cache.counters
+            assert (counters.requests, counters.decoded, counters.found) == (4, 4, 2)
+            assert await s.read(backing, 3 * PIECE, REQUEST) == DATA[3 * PIECE :]
+            assert len(reader.threads) == 2
+            many = await s.open(DATA[:6000], section=2000)
+            s.readers[1].at_once = True
+            assert await s.read(many, 0, 6000) == DATA[:6000]
+
+    run(test)
+
+
+def test_damage_found_at_once_costs_what_it_does_in_a_thread(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with setting() as s:
+            backing = await s.open(DATA)
+            s.readers[0].at_once = True
+            s.readers[0].damage = range(PIECE + 100, PIECE + 200)
+            with pytest.raises(FUSEError) as caught:
+                await s.read(backing, PIECE + 150, 4)
+            assert caught.value.errno == errno.EIO
+            assert await s.read(backing, PIECE - 50, 100) == DATA[PIECE - 50 : PIECE + 50]
+            assert s.cache.held == PIECE + s.cache._buffers._spare
+
+    run(test)
+    assert len(caplog.records) == 1
+
+
+def test_what_answers_a_request_is_not_let_go_of_for_the_rest_of_it() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            data = b"".join(noise(PIECE, piece) for piece in range(8)) * (SMALLEST_BUDGET // PIECE // 4)
+            backing = await s.open(data)
+            s.readers[0].at_once = True
+            for offset in range(0, len(data), 2 * PIECE):
+                await s.read(backing, offset, 4)
+            # There is no room for what the request ends with, and what it begins with was used last.
+            oldest = next(iter(s.cache._oldest))
+            assert oldest.begin > 0
+            begin = oldest.end - 50
+            assert await s.read(backing, begin, 100) == data[begin : begin + 100]
+
+    run(test)
+
+
+def test_a_full_cache_lets_go_of_no_more_than_it_needs() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            backing = await s.open(bytes(2 * SMALLEST_BUDGET))
+            for offset in range(0, SMALLEST_BUDGET, PIECE):
+                await s.read(backing, offset * 2, 4)
+            full = s.cache.held
+            s.readers[0].memory += 5 * PIECE
+            for offset in range(0, SMALLEST_BUDGET // 4, PIECE):
+                await s.read(backing, offset * 2 + PIECE, 4)
+                assert s.cache.held >= full - 6 * PIECE
 
     run(test)
 
