@@ -42,6 +42,59 @@ def test_random_archives_read_back_in_any_range(seed: int) -> None:
         assert verify(fd).ok
 
 
+def blocks_of(reader: Reader) -> list[tuple[int, int]]:
+    """Where each block of an archive begins and ends."""
+    return [
+        (begin, min(begin + section.block_size, section.end))
+        for section in reader.sections
+        for begin in range(section.offset, section.end, section.block_size)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_block_in_memory_is_read_at_once(seed: int) -> None:
+    parts = random_parts(seed, 12)
+    whole = original(parts)
+    with opened(assemble(parts)) as fd:
+        reader = Reader(fd)
+        at_once = 0
+        for begin, end in blocks_of(reader):
+            out = np.zeros(end - begin, np.uint8)
+            if reader.read_at_once(begin, out):
+                at_once += 1
+                assert bytes(out) == whole[begin:end]
+                assert not reader.read_at_once(begin, out[:-1])
+                assert end - begin == 1 or not reader.read_at_once(begin + 1, out[1:])
+            else:
+                assert reader.section_at(begin).prologue > _reader._QUICK_PROLOGUE
+        assert at_once
+        largest = max(blocks_of(reader), key=lambda block: block[1] - block[0])
+        read(reader, 0, len(whole))
+        assert reader.read_at_once(largest[0], np.zeros(largest[1] - largest[0], np.uint8))
+
+
+@pytest.mark.parametrize("in_part", [False, True])
+def test_what_is_not_in_memory_is_not_read_at_once(monkeypatch: pytest.MonkeyPatch, in_part: bool) -> None:
+    preadv = os.preadv
+
+    def cold(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if not flags & os.RWF_NOWAIT:
+            return preadv(fd, buffers, offset)
+        if in_part:
+            return preadv(fd, [buffers[0][:-1]], offset)
+        raise BlockingIOError
+
+    with opened(assemble(sample()[:2])) as fd:
+        reader = Reader(fd)
+        rooms = [(begin, np.empty(end - begin, np.uint8)) for begin, end in blocks_of(reader)]
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", cold)
+            for _ in range(2):
+                assert not any(reader.read_at_once(begin, room) for begin, room in rooms)
+                read(reader, 0, reader.size)
+        assert all(reader.read_at_once(begin, room) for begin, room in rooms)
+
+
 @pytest.mark.parametrize("piece", [1, 100, 5000])
 def test_ranges_of_many_pieces(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     monkeypatch.setattr(_reader, "_PIECE", piece)
