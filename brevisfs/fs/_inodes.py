@@ -244,7 +244,7 @@ class Inodes:
         before, inode.identity = inode.identity, Identity.of(status)
         if inode.opened == before:
             inode.opened = inode.identity
-        self._outdate(inode)
+        self.outdate(inode)
 
     def rebind(self, inode: Inode, kind: Kind, status: os.stat_result) -> None:
         """The daemon has put another backing file with the same content in the place of the inode's."""
@@ -257,14 +257,15 @@ class Inodes:
         inode.identity = Identity.of(status)
         if unchanged or inode.open:
             inode.opened = inode.identity
-        self._outdate(inode)
+        self.outdate(inode)
 
     def _lose(self, inode: Inode) -> None:
         """A folder is in whatever state the same; but its number may soon be that of another one."""
         if inode.is_folder and self._by_key.get(inode.key) is inode:
             del self._by_key[inode.key]
 
-    def _outdate(self, inode: Inode) -> None:
+    def outdate(self, inode: Inode) -> None:
+        """What looking up the inode's names has found is so no more."""
         for folder, _ in inode.places:
             folder.version += 1
 

@@ -1,5 +1,6 @@
 """One mount, from its set-up to its end, in this process."""
 
+import gc
 import os
 import resource
 import signal
@@ -57,6 +58,8 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         _raise_descriptor_limit()
         # The mode that a new file is to have comes with the request.
         os.umask(0)
+        # What there is now stays to the end: no collection need look at it again.
+        gc.freeze()
         trio.run(_serve, backing, writable, real, options, answering)
 
 

@@ -84,6 +84,8 @@ class Xattrs(Writing):
         """Makes a change of metadata on a path that leads to the backing file."""
         if file.is_folder:
             await self._on_backing(file, change)
+            # What a listing has just seen of the folder is not to be remembered.
+            self.inodes.outdate(file)
             return
 
         def change_and_look(path: str) -> os.stat_result:

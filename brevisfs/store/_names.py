@@ -17,7 +17,7 @@ _SUFFIXES = (PENDING_SUFFIX, ARCHIVE_SUFFIX)
 
 def is_reserved(name: bytes) -> bool:
     """Whether a file of this name is something else than itself if it is an archive."""
-    return any(name.endswith(suffix) and name != suffix for suffix in _SUFFIXES)
+    return name.endswith(_SUFFIXES) and name not in _SUFFIXES
 
 
 def shown_as(name: bytes, is_archive: bool) -> bytes:

@@ -159,9 +159,9 @@ class Store:
                 status = self._status(folder, file)
                 if status is None:
                     continue
-                length = self._original_length(folder, file, status)
-                if shown_as(file, length is not None) == name:
-                    return _entry(name, file, length, status, _is_bare(folder, file, status))
+                entry = self._look_at(folder, file, status)
+                if entry.name == name:
+                    return entry
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def entries(self, folder: int) -> list[Entry]:
@@ -197,9 +197,10 @@ class Store:
 
     def _look_at(self, folder: int, file: bytes, status: os.stat_result) -> Entry:
         """A file by itself, whatever else may stand for its name."""
-        length = self._original_length(folder, file, status)
-        name = shown_as(file, length is not None)
-        return _entry(name, file, length, status, _is_bare(folder, file, status))
+        length, bare = self._look_inside(folder, file, status)
+        if bare is None:
+            bare = _is_bare(folder, file, status)
+        return _entry(shown_as(file, length is not None), file, length, status, bare)
 
     def losers(self, folder: int, entry: Entry) -> list[bytes]:
         """The files that would stand for the entry's name if its own were not there."""
@@ -258,21 +259,29 @@ class Store:
 
         What cannot be read cannot be told to be an archive, and is shown as it is.
         """
+        return self._look_inside(folder, file, status)[0]
+
+    def _look_inside(
+        self, folder: int, file: bytes, status: os.stat_result
+    ) -> tuple[int | None, bool | None]:
+        """As _original_length; and, if the file had to be opened for that, whether it is bare."""
         if not (is_reserved(file) and stat.S_ISREG(status.st_mode)):
-            return None
-        known = self._heads.known(Identity.of(status))
+            return None, None
+        identity = Identity.of(status)
+        known = self._heads.known(identity)
         if known is not None:
-            return known.length
+            return known.length, None
         try:
             descriptor = os.open(file, _FILE, dir_fd=folder)
         except OSError:
-            return None
+            return None, None
         try:
             head = _Head(_read_length(descriptor))
-            self._heads.learn(Identity.of(os.fstat(descriptor)), head)
-            return head.length
+            opened = os.fstat(descriptor)
+            self._heads.learn(identity if _same_state(opened, status) else Identity.of(opened), head)
+            return head.length, _has_no_attributes(descriptor)
         except OSError:
-            return None
+            return None, None
         finally:
             os.close(descriptor)
 
@@ -346,10 +355,14 @@ def _read_length(file: int) -> int | None:
 
 
 def _is_bare(folder: int, file: bytes, status: os.stat_result) -> bool:
-    if not stat.S_ISREG(status.st_mode):
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         return False
+    return _has_no_attributes(b"/proc/self/fd/%d/%s" % (folder, file))
+
+
+def _has_no_attributes(file: int | bytes) -> bool:
     try:
-        return not os.listxattr(b"/proc/self/fd/%d/%s" % (folder, file), follow_symlinks=False)
+        return not os.listxattr(file, follow_symlinks=isinstance(file, int))
     except OSError:
         return False
 

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,17 @@ from brevisfs.archive import Reader
 from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
-from brevisfs.store import Entry, Store
+from brevisfs.store import Entry, Store, begin_session
 from tests.stores import add_archive, noise
 
 
 @contextmanager
-def operations(root: Path) -> Iterator[Operations]:
-    with Store(root) as store:
+def operations(root: Path, *, writable: bool = False) -> Iterator[Operations]:
+    with Store(root) as store, ExitStack() as held:
         backings = Backings(Reader)
         cache = ExtentCache(SMALLEST_BUDGET, 1, backings)
         try:
-            yield Operations(store, backings, cache)
+            yield Operations(store, backings, cache, begin_session(store, held) if writable else None)
         finally:
             cache.close()
 
@@ -88,6 +88,27 @@ def test_files_without_attributes_are_not_asked_for_them(
             assert asked == [b"user.tag"]
             os.setxattr(tmp_path / "plain.brv", "user.tag", b"now")
             assert await attribute(served, b"plain") == b"now"
+
+    trio.run(test)
+
+
+def test_a_listing_does_not_hide_what_a_folder_gets_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    room = iter((True, True, False, True))
+    monkeypatch.setattr(pyfuse3, "readdir_reply", lambda *_: next(room))
+    token: Any = None
+
+    async def test() -> None:
+        with operations(tmp_path, writable=True) as served:
+            folder = (await served.lookup(pyfuse3.ROOT_INODE, b"folder")).st_ino
+            assert await served.listxattr(folder) == []
+            listing = await served.opendir(pyfuse3.ROOT_INODE)
+            await served.readdir(listing, 0, token)
+            await served.setxattr(folder, b"user.tag", b"yes")
+            await served.readdir(listing, 2, token)
+            assert await served.listxattr(folder) == [b"user.tag"]
 
     trio.run(test)
 
