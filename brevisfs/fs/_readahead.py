@@ -54,7 +54,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of all files; the file that was read last is the last."""
+    """The streams of all files; the file that was read last is the last, and so is its stream."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[Hashable, list[Stream]] = OrderedDict()
@@ -70,6 +70,7 @@ class Streams:
         self._files.move_to_end(key)
         for stream in streams:
             if stream.reaches(begin):
+                streams.remove(stream)
                 break
         else:
             until = 0
@@ -77,7 +78,7 @@ class Streams:
                 section = section_at(min(begin + _PAGE, end) - 1)
                 until = section.end if section.offset >= begin - _PAGE else 0
             stream = Stream(key, begin, 0, begin, until)
-            streams.append(stream)
+        streams.append(stream)
         gone = max(0, end - stream.next)
         stream.run += min(gone, end - begin)
         stream.next += gone
@@ -97,7 +98,7 @@ class Streams:
             if len(self._files) <= _FILES:
                 return None
             streams = next(iter(self._files.values()))
-        return min(streams, key=lambda stream: (stream.run > _ONE_READ, stream.used))
+        return next((stream for stream in streams if stream.run <= _ONE_READ), streams[0])
 
     def forget(self, stream: Stream) -> None:
         """Forgets a stream."""
