@@ -4,7 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -54,13 +54,10 @@ class Naming(Writing, Attributes):
         self.check_writing()
         owner = _Owner(ctx.uid, ctx.gid)
         access = flags & os.O_ACCMODE
-        async with self.changing([], [folder]):
-            try:
+
+        async def create() -> tuple[FileInfo, EntryAttributes]:
+            async with self.changing([], [folder]):
                 file, entry = await on_disk(self._create, folder.trail(), name, access, mode, owner)
-            except FUSEError as error:
-                if error.errno != errno.EEXIST or flags & os.O_EXCL:
-                    raise
-            else:
                 folder.version += 1
                 found = self.found(folder, entry)
                 inode = self.inodes[found.st_ino]
@@ -69,6 +66,12 @@ class Naming(Writing, Attributes):
                     self.begin_change(inode)
                 backing = self.backings.own(Backing(os.fsdecode(name), Kind.RAW, entry.identity, file))
                 return self.opened(inode, backing, writable=writable), found
+
+        try:
+            return await self.steadily([folder], create)
+        except FUSEError as error:
+            if error.errno != errno.EEXIST or flags & os.O_EXCL:
+                raise
         # Somebody else made it meanwhile.
         found = await self.lookup(parent_inode, name, ctx)
         try:
@@ -103,26 +106,39 @@ class Naming(Writing, Attributes):
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: RequestContext
     ) -> EntryAttributes:
         file, folder = self.inodes[inode], self.inodes[new_parent_inode]
-        changes = self.changes
+        self.check_writing()
         while True:
-            old_folder, old = file.place()
-            async with self.changing([file], [folder, old_folder]):
-                if file.place() != (old_folder, old):
-                    continue
+            place = file.place()
 
-                def link_it(old_trail: list[Step], new_trail: list[Step], old: bytes = old) -> Entry:
-                    with self.store.folder(old_trail) as here, self.store.folder(new_trail) as there:
-                        return changes.link(here, old, there, new_name)
+            async def link(place: tuple[Inode, bytes] = place) -> EntryAttributes | None:
+                return await self._link(file, place, folder, new_name)
 
-                try:
-                    entry = await on_disk(link_it, old_folder.trail(), folder.trail())
-                except NeedsRaw:
-                    pass
-                else:
-                    folder.version += 1
-                    self.inodes.refresh(file, entry.status)
-                    return self.found(folder, entry)
-            await self.unpack(file)
+            try:
+                made = await self.steadily([folder, place[0]], link)
+            except NeedsRaw:
+                await self.unpack(file)
+            else:
+                if made is not None:
+                    return made
+
+    async def _link(
+        self, file: Inode, place: tuple[Inode, bytes], folder: Inode, new: bytes
+    ) -> EntryAttributes | None:
+        """None if the file was renamed before the locks were there."""
+        old_folder, old = place
+        changes = self.changes
+
+        def link_on_disk(old_trail: list[Step], new_trail: list[Step]) -> Entry:
+            with self.store.folder(old_trail) as here, self.store.folder(new_trail) as there:
+                return changes.link(here, old, there, new)
+
+        async with self.changing([file], [folder, old_folder]):
+            if file.place() != place:
+                return None
+            entry = await on_disk(link_on_disk, old_folder.trail(), folder.trail())
+            folder.version += 1
+            self.inodes.refresh(file, entry.status)
+            return self.found(folder, entry)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
         await self._remove(parent_inode, name, self._unlink)
@@ -146,7 +162,7 @@ class Naming(Writing, Attributes):
         await self._sync_early(places)
         while True:
             try:
-                if await self._rename(places, flags):
+                if await self.steadily([places[0][0], places[1][0]], lambda: self._rename(places, flags)):
                     return
             except NeedsRaw as error:
                 await self._make_raw(*places[error.second])
@@ -172,9 +188,11 @@ class Naming(Writing, Attributes):
         """Renames or exchanges; False if the names changed before the locks were there."""
         (old_folder, old), (new_folder, new) = places
         files = [self.inodes.at(*place) for place in places]
-        async with self.changing(
-            [file for file in files if file and not file.is_folder], [old_folder, new_folder]
-        ):
+        async with AsyncExitStack() as held:
+            if files[0] is None or any(file.is_folder for file in files if file):
+                await held.enter_async_context(self.tree)
+            plain = [file for file in files if file and not file.is_folder]
+            await held.enter_async_context(self.changing(plain, [old_folder, new_folder]))
             if files != [self.inodes.at(*place) for place in places]:
                 return False
             trails = [old_folder.trail(), new_folder.trail()]
@@ -219,22 +237,25 @@ class Naming(Writing, Attributes):
     async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
         folder = self.inodes[parent_inode]
         self.check_writing()
-        while True:
-            file = self.inodes.at(folder, name)
-            async with self.changing([file] if file and not file.is_folder else [], [folder]):
-                if file is not self.inodes.at(folder, name):
-                    continue
+        while not await self.steadily([folder], lambda: self._remove_from(folder, name, remove)):
+            pass
 
-                def remove_it(trail: list[Step]) -> list[_Watched | None]:
-                    with self.store.folder(trail) as descriptor:
-                        change = partial(remove, descriptor, name)
-                        # What is removed has to be freed before anybody hears of it.
-                        return self._watch([(descriptor, name)], change, keep=False)
+    async def _remove_from(self, folder: Inode, name: bytes, remove: Callable[[int, bytes], None]) -> bool:
+        """False if the name was another file's before the locks were there."""
+        file = self.inodes.at(folder, name)
 
-                (watched,) = await on_disk(remove_it, folder.trail())
-                self.inodes.unlinked(folder, name)
-                self._renamed_or_removed(file, watched)
-                return
+        def remove_on_disk(trail: list[Step]) -> list[_Watched | None]:
+            with self.store.folder(trail) as descriptor:
+                # What is removed has to be freed before anybody hears of it.
+                return self._watch([(descriptor, name)], partial(remove, descriptor, name), keep=False)
+
+        async with self.changing([file] if file and not file.is_folder else [], [folder]):
+            if file is not self.inodes.at(folder, name):
+                return False
+            (watched,) = await on_disk(remove_on_disk, folder.trail())
+            self.inodes.unlinked(folder, name)
+            self._renamed_or_removed(file, watched)
+            return True
 
     def _unlink(self, folder: int, name: bytes) -> None:
         self.changes.remove(folder, name)
@@ -262,10 +283,13 @@ class Naming(Writing, Attributes):
                         os.chmod(name, mode & _MODE, dir_fd=descriptor)
                 return self.store.find(descriptor, name)
 
-        async with self.changing([], [folder]):
-            entry = await on_disk(make_it, folder.trail())
-            folder.version += 1
-            return self.found(folder, entry)
+        async def made() -> EntryAttributes:
+            async with self.changing([], [folder]):
+                entry = await on_disk(make_it, folder.trail())
+                folder.version += 1
+                return self.found(folder, entry)
+
+        return await self.steadily([folder], made)
 
     def _create(
         self, trail: list[Step], name: bytes, access: int, mode: int, owner: _Owner

@@ -5,6 +5,7 @@ import logging
 import os
 import stat
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 from pyfuse3 import FUSEError
@@ -74,44 +75,55 @@ class Publishing(Writing):
     async def publish(self, inode: Inode, source: Source, archive: Temporary) -> bool:
         """Puts the archive of a file in the file's place; False if the file is not what was packed any more.
 
-        Raises OSError if the archive cannot have the file's metadata or name, and if the disk is full.
+        Raises OSError and FUSEError if the archive cannot have the file's metadata or name, and if the disk
+        is full.
         """
         while inode.places:
             status = os.fstat(source.file)
             if (status.st_size, status.st_mtime_ns) != (source.identity.size, source.identity.mtime_ns):
                 return False
             await trio.to_thread.run_sync(_give_metadata, source.file, archive.file)
-            place = folder, name = inode.place()
-            async with self.changing([inode], [folder]):
-                if inode.writers or inode.changes != source.changes or inode.key[0] is not Kind.RAW:
-                    return False
-                # Another name or other metadata is no reason to pack it again.
-                if inode.places[-1:] == [place] and os.fstat(source.file) == status:
-                    with trio.CancelScope(shield=True), self.unnoticed():
-                        return await self._publish(inode, folder.trail(), name, status, archive)
+            place = inode.place()
+            attempt = partial(self._publish_at, inode, place, source, status, archive)
+            done = await self.steadily([place[0]], attempt)
+            if done is not None:
+                return done
         return False
 
-    async def _publish(
-        self, inode: Inode, trail: list[Step], name: bytes, raw: os.stat_result, archive: Temporary
-    ) -> bool:
-        def publish() -> os.stat_result:
-            session = self.writing
-            with self.store.folder(trail) as folder, session.unnoticed(folder):
-                made = session.changes.publish(folder, name, archive, Identity.of(raw)).status
-            session.catalog.note_ctime(made, raw.st_ctime_ns)
-            return made
+    async def _publish_at(
+        self,
+        inode: Inode,
+        place: tuple[Inode, bytes],
+        source: Source,
+        raw: os.stat_result,
+        archive: Temporary,
+    ) -> bool | None:
+        """None if the file has another name or other metadata by now: no reason to pack it again."""
+        folder, name = place
+        async with self.changing([inode], [folder]):
+            if inode.writers or inode.changes != source.changes or inode.key[0] is not Kind.RAW:
+                return False
+            if inode.places[-1:] != [place] or os.fstat(source.file) != raw:
+                return None
+            with trio.CancelScope(shield=True), self.unnoticed():
+                try:
+                    made = await on_disk(self._publish, folder.trail(), name, raw, archive)
+                except SourceMoved:
+                    return False
+                opened = await self._open_published(name, archive, made) if inode.open else None
+                self.inodes.rebind(inode, Kind.ARCHIVE, made)
+                if opened is not None:
+                    self.give_backing(inode, opened)
+            return True
 
-        try:
-            made = await trio.to_thread.run_sync(publish)
-        except SourceMoved:
-            return False
-        opened = None
-        if inode.open:
-            opened = await self._open_published(name, archive, made)
-        self.inodes.rebind(inode, Kind.ARCHIVE, made)
-        if opened is not None:
-            self.give_backing(inode, opened)
-        return True
+    def _publish(
+        self, trail: list[Step], name: bytes, raw: os.stat_result, archive: Temporary
+    ) -> os.stat_result:
+        session = self.writing
+        with self.store.folder(trail) as folder, session.unnoticed(folder):
+            made = session.changes.publish(folder, name, archive, Identity.of(raw)).status
+        session.catalog.note_ctime(made, raw.st_ctime_ns)
+        return made
 
     async def _open_published(self, name: bytes, archive: Temporary, made: os.stat_result) -> Backing | None:
         """The archive, for the handles of the file; None if it cannot be opened: they keep the raw file."""

@@ -3,11 +3,10 @@
 import logging
 import math
 import os
-import signal
 import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,7 @@ class Job:
     error: str = ""
     done: int = 0
     total: int = 0
-    worker: int | None = None
+    pause: Callable[[bool], None] | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
@@ -101,7 +100,7 @@ class Recompression:
             case _:
                 raise ValueError(what)
         for job in self._running.values():
-            self._signal(job)
+            self._pause(job)
         self._wake()
 
     def status(self) -> dict[str, Any]:
@@ -222,15 +221,15 @@ class Recompression:
         def progress(done: int, total: int) -> None:
             job.done, job.total = done, total
 
-        def started(worker: int) -> None:
-            job.worker = worker
-            self._signal(job)
+        def started(pause: Callable[[bool], None]) -> None:
+            job.pause = pause
+            self._pause(job)
 
         size = source.identity.size
         outcome = await pack_in_worker(
             source.file, archive.file, self._options.profile, progress=progress, started=started
         )
-        job.worker = None
+        job.pause = None
         if isinstance(outcome, Refused):
             self.refused += 1
             log.info("%s stays as it is: %s", source.name, outcome.reason)
@@ -247,11 +246,9 @@ class Recompression:
             # It was changed in the store itself.
             self._add(job.inode, self._options.settle)
 
-    def _signal(self, job: Job) -> None:
-        if job.worker is not None:
-            with suppress(ProcessLookupError):
-                held = self.paused and not self.draining
-                os.kill(job.worker, signal.SIGSTOP if held else signal.SIGCONT)
+    def _pause(self, job: Job) -> None:
+        if job.pause is not None:
+            job.pause(self.paused and not self.draining)
 
     # What a former run has left.
 

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Generic, ParamSpec, TypeVar
@@ -70,6 +70,8 @@ class State(pyfuse3.Operations):
         self.writable = writable
         self.stray = 0
         self.unnoticed_now = self.unnoticed_ever = 0
+        self.tree = trio.Lock()
+        """Held while a folder is renamed, and by who needs all folders to stay; taken before other locks."""
         self.inodes = Inodes(_root(store))
 
     @property
@@ -216,6 +218,22 @@ class State(pyfuse3.Operations):
                     async with inode.lock:
                         return True
         return False
+
+    async def steadily(self, folders: Sequence[Inode], change: Callable[[], Awaitable[T]]) -> T:
+        """Makes a change of names in folders, again if it came to nothing because the way there was renamed.
+
+        The caller holds no lock: whoever renames might wait for it.
+        """
+        while True:
+            trails = [folder.trail() for folder in folders]
+            try:
+                return await change()
+            except FUSEError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                moving = [await self._is_moving(folder) for folder in folders]
+                if not any(moving) and trails == [folder.trail() for folder in folders]:
+                    raise
 
     async def _is_moving(self, folder: Inode | None) -> bool:
         """Whether names on the way down to a folder, or in it, are being changed; waits for the change."""

@@ -255,36 +255,43 @@ class Writing(Files):
 
     async def _commit_unpacked(self, file: Inode, source: Backing, plain: Temporary) -> None:
         """Puts the raw file in the archive's place, and the file's handles on it."""
-        tried: Places | None = None
-        while True:
-            places = await on_disk(self._places_of, source.file, file)
-            if places == tried:
-                raise FUSEError(errno.ESTALE)
-            folders = [self.inodes.folder(trail) for trail, _ in places]
-            try:
-                async with self.changing([file], folders):
-                    # Names may have changed before the locks were there.
-                    if places != await on_disk(self._places_of, source.file, file):
-                        continue
-                    tried = places
-                    with self.unnoticed():
-                        if await trio.to_thread.run_sync(self._replace, source, plain, places):
-                            self._move_handles(file, source.name, plain)
+        async with self.tree:
+            while True:
+                places = await on_disk(self._places_of, source.file, file)
+                folders = [self.inodes.folder(trail) for trail, _ in places]
+                try:
+                    async with self.changing([file], folders):
+                        # Names may have changed before the locks were there.
+                        if places == await on_disk(self._places_of, source.file, file):
+                            if file.places and not places:
+                                raise FUSEError(errno.ESTALE)  # it was moved in the store itself
+                            with self.unnoticed():
+                                await on_disk(self._replace, source, plain, places)
+                                self._move_handles(file, source.name, plain)
                             return
-            finally:
-                for folder in folders:
-                    self.inodes.unpin(folder)
+                finally:
+                    for folder in folders:
+                        self.inodes.unpin(folder)
 
     def _places_of(self, archive: int, file: Inode) -> Places:
         """All names that an open archive has in the store."""
         status = os.fstat(archive)
-        if status.st_nlink == 1 and file.places:
-            folder, name = file.place()
-            return [(folder.trail(), name)]
-        return links(self.store, status) if status.st_nlink else []
+        known = [(folder.trail(), name) for folder, name in file.places]
+        if status.st_nlink == 1 and known:
+            return known[-1:]
+        found = links(self.store, status) if status.st_nlink else []
+        # Some may lie in a folder that cannot be listed.
+        return found + [place for place in known if place not in found and self._is_at(status, *place)]
 
-    def _replace(self, source: Backing, plain: Temporary, places: Places) -> bool:
-        """False if the archive is not to be found where it should be: then nothing has changed.
+    def _is_at(self, archive: os.stat_result, trail: list[Step], name: bytes) -> bool:
+        try:
+            with self.store.folder(trail) as folder:
+                return os.path.samestat(self.store.find(folder, name).status, archive)
+        except OSError:
+            return False
+
+    def _replace(self, source: Backing, plain: Temporary, places: Places) -> None:
+        """Raises ESTALE if the archive is not to be found where it should be: then nothing has changed.
 
         An archive that has no name any more leaves a raw file that has none.
         """
@@ -293,24 +300,14 @@ class Writing(Files):
         archive = os.fstat(source.file)
         if len(places) > 1:
             self.writing.unpack_links(places, archive, plain)
-        elif places and not self._replace_one(archive, plain, *places[0]):
-            return False
-        self.writing.catalog.forget({(archive.st_dev, archive.st_ino)})
-        return True
-
-    def _replace_one(self, archive: os.stat_result, plain: Temporary, trail: list[Step], name: bytes) -> bool:
-        try:
+        for trail, name in places if len(places) == 1 else []:
             with self.store.folder(trail) as folder:
                 entry = self.store.find(folder, name)
                 if not os.path.samestat(entry.status, archive):
-                    return False
+                    raise OSError(errno.ESTALE, "the archive was replaced", name)
                 with self.writing.unnoticed(folder):
                     self.changes.unpack(folder, entry, plain)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ESTALE):
-                return False
-            raise
-        return True
+        self.writing.catalog.forget({(archive.st_dev, archive.st_ino)})
 
     def _move_handles(self, file: Inode, name: str, plain: Temporary) -> None:
         status = os.fstat(plain.file)

@@ -1,10 +1,13 @@
 """Starting a worker, and hearing from it."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import trio
@@ -43,29 +46,43 @@ async def pack_in_worker(
     *,
     jobs: int = 1,
     progress: Callable[[int, int], None],
-    started: Callable[[int], None] = lambda _: None,
+    started: Callable[[Callable[[bool], None]], None] = lambda _: None,
 ) -> Outcome:
     """Packs an open file into an empty open one, in a process that ends with this one.
 
-    `progress` is called with how much of the work is done and all of it, `started` with the process's
-    number. Raises WorkerFailed. If cancelled, the process is gone when it returns.
+    `progress` is called with how much of the work is done and all of it, `started` with what makes the
+    process pause (True) and go on (False). Raises WorkerFailed. If cancelled, the process is gone when it
+    returns.
     """
     command = [sys.executable, "-P", "-m", "brevisfs.recompress.worker"]
     arguments = [str(source), str(target), profile, str(jobs), str(MEMORY)]
-    process = await trio.lowlevel.open_process(
-        command + arguments,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=(source, target),
-        cwd="/",
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    async with process.stdin, process.stdout:
+    listening, telling = os.pipe()
+    try:
         try:
-            started(process.pid)
+            process = await trio.lowlevel.open_process(
+                command + arguments,
+                stdin=listening,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(source, target),
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(listening)
+        return await _follow(process, progress, partial(started, partial(_pause, telling)))
+    finally:
+        os.close(telling)
+
+
+async def _follow(
+    process: trio.Process, progress: Callable[[int, int], None], started: Callable[[], None]
+) -> Outcome:
+    """A worker's way to its end."""
+    assert process.stdout is not None
+    async with process.stdout:
+        try:
+            started()
             said = await _listen(process.stdout, progress)
             await process.wait()
         finally:
@@ -73,6 +90,11 @@ async def pack_in_worker(
             with trio.CancelScope(shield=True):
                 await process.wait()
     return _outcome(said, process.returncode)
+
+
+def _pause(telling: int, pausing: bool) -> None:
+    with suppress(OSError):  # it has ended
+        os.write(telling, b"p" if pausing else b"r")
 
 
 async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 SOURCE and TARGET are descriptors, TARGET of an empty file. Says on stdout, a JSON object a line, how far it
 is, `done` of `total`, and last what came of it: `stored` bytes, or why the file was `refused`, or why
-packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Ends when its
-stdin does, which is when whoever started it ends.
+packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Is told on stdin
+to pause, `p`, and to go on, `r`. Ends when its stdin does, which is when whoever started it ends: also while
+it pauses, unlike a process that was stopped.
 """
 
 import ctypes
@@ -28,7 +29,8 @@ _IDLE = 3 << 13
 
 def main(source: str, target: str, profile: str, jobs: str, memory: str) -> None:
     """Packs, syncs, compares."""
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    _going_on.set()
+    threading.Thread(target=_listen, daemon=True).start()
     be_modest(int(memory))
     _say(**_pack(int(source), int(target), Profile(profile), int(jobs)))
 
@@ -59,8 +61,11 @@ def be_modest(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+_going_on = threading.Event()
+
+
 class _Progress:
-    """Says how far it is, packing and comparing together, not too often."""
+    """Says how far it is, packing and comparing together, not too often; and is where a pause is made."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -72,6 +77,7 @@ class _Progress:
         self._tell(total + done, 2 * total)
 
     def _tell(self, done: int, total: int) -> None:
+        _going_on.wait()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _SECONDS_BETWEEN
             _say(done=done, total=total)
@@ -82,9 +88,12 @@ def _say(**what: object) -> None:
     sys.stdout.flush()
 
 
-def _end_with_stdin() -> None:
-    while os.read(0, 1):
-        pass
+def _listen() -> None:
+    while said := os.read(0, 1):
+        if said == b"p":
+            _going_on.clear()
+        else:
+            _going_on.set()
     os._exit(1)
 
 

@@ -307,25 +307,46 @@ def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
     subprocess.run(["fusermount3", "-u", "-z", str(slowly.path)], check=True)
 
 
-def test_paused_and_resumed(packing: Mount, large: bytes) -> None:
-    command(packing, b"pause")
-    (packing.path / "m").write_bytes(model(1))
-    soon(lambda: packing.packing()["left"] == 1)
+def test_paused_and_resumed(slowly: Mount, large: bytes) -> None:
+    command(slowly, b"pause")
+    (slowly.path / "m").write_bytes(model(1))
+    soon(lambda: slowly.packing()["left"] == 1)
     with pytest.raises(OSError):
-        command(packing, b"nonsense")
-    command(packing, b"drain")
-    packing.drain()
-    command(packing, b"undrain")
-    assert packing.packing()["packed"] == 1
-    command(packing, b"resume")
-    begin_packing(packing, packing.path / "n", large)
-    soon(lambda: bool(workers(packing.daemon)))
-    command(packing, b"pause")
-    (worker,) = workers(packing.daemon)
-    soon(lambda: Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] in "TZ")
-    command(packing, b"resume")
-    packing.drain()
-    assert state(packing.path / "n") == b"archive"
+        command(slowly, b"nonsense")
+    command(slowly, b"drain")
+    slowly.drain()
+    command(slowly, b"undrain")
+    assert slowly.packing()["packed"] == 1
+    command(slowly, b"resume")
+    begin_packing(slowly, slowly.path / "n", large)
+    soon(lambda: bool(workers(slowly.daemon)))
+    command(slowly, b"pause")
+    (worker,) = workers(slowly.daemon)
+
+    def work() -> str:
+        return Path(f"/proc/{worker}/schedstat").read_text().split()[0]
+
+    def is_idle() -> bool:
+        before = work()
+        time.sleep(0.3)
+        return work() == before
+
+    soon(is_idle)
+    assert slowly.packing()["left"] == 1
+    command(slowly, b"resume")
+    slowly.drain()
+    assert state(slowly.path / "n") == b"archive"
+    assert (slowly.path / "n").read_bytes() == large
+
+
+def test_a_paused_worker_ends_with_the_daemon(slowly: Mount, large: bytes) -> None:
+    begin_packing(slowly, slowly.path / "m", large)
+    soon(lambda: bool(workers(slowly.daemon)))
+    command(slowly, b"pause")
+    (worker,) = workers(slowly.daemon)
+    os.kill(slowly.daemon, signal.SIGKILL)
+    soon(lambda: not Path(f"/proc/{worker}").exists())
+    subprocess.run(["fusermount3", "-u", "-z", str(slowly.path)], check=True)
 
 
 def test_work_goes_on_after_a_restart(mount: Mounter) -> None:
