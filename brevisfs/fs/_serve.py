@@ -24,7 +24,15 @@ from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
 from brevisfs.fs._recompression import Recompression
 from brevisfs.fs._tuning import tune
-from brevisfs.store import PRIVATE_FOLDER, Session, Store, begin_session, sync_filesystem, take_lock
+from brevisfs.store import (
+    PRIVATE_FOLDER,
+    Session,
+    Store,
+    begin_session,
+    kept_unmounted,
+    sync_filesystem,
+    take_lock,
+)
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -46,6 +54,8 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         check_fuse()
         real = check_mountpoint(mountpoint, backing.path)
         try:
+            # Two daemons for one file would each know nothing of what the other does to it.
+            held.enter_context(kept_unmounted(backing.path.parent))
             lock = take_lock(backing.root, backing.path)
             if lock is not None:
                 held.callback(os.close, lock)

@@ -54,7 +54,8 @@ def kept_unmounted(folder: Path) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreBusy(
-                    f"the store {place} is mounted; save into the mount, which packs by itself, or unmount it"
+                    f"{folder} lies in the store {place}, which is mounted or being changed; use that mount, "
+                    "or end it first"
                 ) from None
         yield
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from brevisfs.store._catalog import Catalog
 from brevisfs.store._changes import Changes
-from brevisfs.store._lock import take_lock
+from brevisfs.store._lock import kept_unmounted, take_lock
 from brevisfs.store._private import Private, Temporary
 from brevisfs.store._recover import begin, unpack_links
 from brevisfs.store._store import Step, Store
@@ -59,6 +59,7 @@ def exclusive(path: Path) -> Iterator[Session]:
     """
     with ExitStack() as held:
         store = held.enter_context(Store(path))
+        held.enter_context(kept_unmounted(store.path.parent))
         lock = take_lock(store.root, store.path)
         if lock is None:
             raise OSError(errno.EROFS, "the store cannot be written", str(store.path))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from brevisfs.store import Store, StoreBusy, take_lock
+from brevisfs.store import Store, StoreBusy, exclusive, kept_unmounted, take_lock
 
 
 def test_the_second_is_told_who_has_the_store(tmp_path: Path) -> None:
@@ -57,3 +57,17 @@ def test_the_lock_is_not_taken_through_a_symlink(tmp_path: Path) -> None:
     with Store(root) as store, pytest.raises(NotADirectoryError):
         take_lock(store.root, store.path)
     assert not list(outside.iterdir())
+
+
+def test_a_folder_of_a_store_is_no_other_store_meanwhile(tmp_path: Path) -> None:
+    """In whichever order: one that was a store once has its lock kept by who serves a folder in it."""
+    (tmp_path / "store/sub").mkdir(parents=True)
+    with exclusive(tmp_path / "store"):
+        with pytest.raises(StoreBusy, match="lies in the store"), exclusive(tmp_path / "store/sub"):
+            pass
+        with pytest.raises(StoreBusy), kept_unmounted(tmp_path / "store/sub"):
+            pass
+    with exclusive(tmp_path / "store/sub"), pytest.raises(StoreBusy), exclusive(tmp_path / "store"):
+        pass
+    with exclusive(tmp_path / "store"):
+        pass
