@@ -49,16 +49,27 @@ def unpack_links(
         "archive": [archive.st_size, archive.st_mtime_ns],
         "names": [([os.fsdecode(step) for step in trail], os.fsdecode(name)) for trail, name in places],
     }
+    try:
+        sync_folder(private.folder)
+        _record_intent(private, json.dumps(record).encode())
+    except OSError:
+        os.unlink(_INTENDED, dir_fd=private.folder)
+        raise
+    finish_intent(changes.store, private)
+
+
+def _record_intent(private: Private, record: bytes) -> None:
     draft = private.temporary()
     try:
-        os.write(draft.file, json.dumps(record).encode())
+        done = 0
+        while done < len(record):
+            done += os.write(draft.file, record[done:])
         os.fsync(draft.file)
+        move(private.temporaries, draft.name, private.folder, _INTENT)
     finally:
+        private.discard(draft)
         os.close(draft.file)
     sync_folder(private.folder)
-    move(private.temporaries, draft.name, private.folder, _INTENT)
-    sync_folder(private.folder)
-    finish_intent(changes.store, private)
 
 
 def finish_intent(store: Store, private: Private) -> None:

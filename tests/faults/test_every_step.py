@@ -1,5 +1,6 @@
 """A change of the store that is cut off at any step is done or not done, here and in a copy of the store."""
 
+import errno
 import os
 import shutil
 import stat
@@ -285,3 +286,25 @@ def test_losers_that_differ_are_kept(tmp_path: Path) -> None:
     assert {name: file.content for name, file in shown(tmp_path).items()} == {"a": A, "b": A}
     assert lost(tmp_path) == [B]
     assert sorted(os.listdir(tmp_path)) == [".brevisfs", "a", "b.brv"]
+
+
+def test_no_room_for_a_change_of_many_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has changed then, and nothing takes room."""
+    add(tmp_path, "a", "archive", A)
+    os.link(tmp_path / "a.brv", tmp_path / "b.brv")
+    before = shown(tmp_path)
+    with changing(tmp_path) as changes, changes.store.folder([]) as here:
+        entry = changes.store.find(here, b"a")
+        plain = changes.private.temporary()
+
+        def full(file: int, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            unpack_links(changes, [([], b"a"), ([], b"b")], entry.status, plain)
+        monkeypatch.undo()
+        os.close(plain.file)
+    assert shown(tmp_path) == before
+    assert sorted(os.listdir(tmp_path / ".brevisfs")) == ["lost+found", "tmp"]
+    assert os.listdir(tmp_path / ".brevisfs/tmp") == []
