@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyfuse3
 import pytest
@@ -268,17 +268,17 @@ def test_everything_that_writes_is_refused(root: Path) -> None:
 
     async def test(operations: Operations) -> None:
         file, folder = await number(operations, b"raw"), await number(operations, b"folder")
-        attributes, fields = pyfuse3.EntryAttributes(), None
+        attributes, nothing = pyfuse3.EntryAttributes(), cast(Any, None)
         requests = [
-            operations.create(folder, b"n", 0o644, os.O_WRONLY, None),
-            operations.mknod(folder, b"n", 0o644, 0, None),
-            operations.mkdir(folder, b"n", 0o755, None),
-            operations.symlink(folder, b"n", b"target", None),
-            operations.link(file, folder, b"n", None),
+            operations.create(folder, b"n", 0o644, os.O_WRONLY, nothing),
+            operations.mknod(folder, b"n", 0o644, 0, nothing),
+            operations.mkdir(folder, b"n", 0o755, nothing),
+            operations.symlink(folder, b"n", b"target", nothing),
+            operations.link(file, folder, b"n", nothing),
             operations.unlink(ROOT_INODE, b"raw", None),
             operations.rmdir(ROOT_INODE, b"folder", None),
             operations.rename(ROOT_INODE, b"raw", folder, b"raw", 0, None),
-            operations.setattr(file, attributes, fields, None, None),
+            operations.setattr(file, attributes, nothing, None, nothing),
             operations.setxattr(file, b"user.a", b"b", None),
             operations.removexattr(file, b"user.a", None),
             *(operations.open(file, flags, None) for flags in (os.O_WRONLY, os.O_RDWR, os.O_TRUNC)),
