@@ -436,8 +436,6 @@ def test_a_signal_while_packing_leaves_nothing(model: Path, number: signal.Signa
     code = (
         "import signal, sys\n"
         "from brevisfs import cli, synth\n"
-        # A shell's background job ignores it, and so would its children.
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "real = synth.pack\n"
         "def pack(*files, **options):\n"
         "    real(*files, **options)\n"
