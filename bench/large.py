@@ -5,7 +5,7 @@ between, so that all of it is searched, encoded and verified, and little is stor
 """
 
 import argparse
-import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -84,14 +84,28 @@ def pack(model: Path, profile: str) -> Result:
     """Packs with the command, which verifies what it wrote. Raises CalledProcessError if it fails."""
     target = model.with_suffix(".brv")
     command = [COMMAND, "pack", str(model), "-o", str(target), "--profile", profile]
-    started = time.monotonic()
+    started, peak = time.monotonic(), 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        while process.poll() is None:
+            peak = max(peak, _high_water(process.pid))
+            time.sleep(0.02)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     seconds = time.monotonic() - started
-    return Result(model.stat().st_size, target.stat().st_size, usage.ru_maxrss * 1024, seconds)
+    return Result(model.stat().st_size, target.stat().st_size, peak, seconds)
+
+
+def _high_water(process: int) -> int:
+    """The most resident memory so far, in bytes; 0 once it has ended.
+
+    What wait4 tells of a child counts the process that started it, from before the program was replaced.
+    """
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
 
 
 if __name__ == "__main__":
