@@ -5,6 +5,7 @@ between, so that all of it is searched, encoded and verified, and little is stor
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
