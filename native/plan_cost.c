@@ -243,7 +243,9 @@ static void set_floor(dictionary *d, size_t most)
         else high = d->floor;
         if (n <= most && n + n / 32 >= most) break;
         const double guess = d->floor * fmax((double)n, 1.0) / ((double)most + 0.5);
-        d->floor = guess > low * 1.0001 && guess < high * 0.9999 ? guess : low > 0 ? sqrt(low * high) : high / 16;
+        /* A guess in proportion closes in from one side where many strings weigh alike: halving helps then. */
+        const bool inside = guess > low * 1.0001 && guess < high * 0.9999 && (round % 3 < 2 || !(low > 0));
+        d->floor = inside ? guess : low > 0 ? sqrt(low * high) : high / 16;
     }
     d->floor = high;
 }

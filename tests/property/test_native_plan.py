@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -64,6 +64,7 @@ def test_costs_of_histograms(seed: int, bits: int, rows: int) -> None:
 
 
 @given(SEEDS, st.integers(1, 8))
+@example(536870912, 3)  # whose strings are so many of a weight that a floor between them was not found
 @settings(max_examples=15, deadline=None)
 def test_tunstall_is_priced_as_by_sorting_all_strings(seed: int, bits: int) -> None:
     hist = counts(np.random.default_rng(seed), bits)[0]
