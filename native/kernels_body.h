@@ -14,14 +14,6 @@
 
 /* One group of 256 words of a part of 1, 2 or 4 bits, a byte a word on the open side. */
 #define GROUP(PART)                                                                                       \
-    static inline void unpack_group_##PART(const uint8_t *restrict in, uint8_t *restrict group)           \
-    {                                                                                                     \
-        const w64 *x = (const w64 *)in;                                                                   \
-        w64 *y = (w64 *)group;                                                                            \
-        for (unsigned t = 0; t < 8 / PART; t++)                                                           \
-            for (unsigned r = 0; r < 4 * PART; r++)                                                       \
-                y[t * 4 * PART + r] = x[r] >> (t * PART) & EVERY_BYTE((1u << PART) - 1);                  \
-    }                                                                                                     \
     static inline void pack_group_##PART(const uint8_t *restrict group, uint8_t *restrict out)            \
     {                                                                                                     \
         const w64 *x = (const w64 *)group;                                                                \
