@@ -110,9 +110,10 @@ def key_of(entry: Entry) -> Key:
 
 @dataclass
 class Inodes:
-    """The table. All its methods belong to the event loop."""
+    """The table. All its methods belong to the event loop. `moves` counts how often a folder was moved."""
 
     root: Inode
+    moves: int = 0
     _known: dict[int, Inode] = field(default_factory=dict)
     _by_key: dict[Key, Inode] = field(default_factory=dict)
     _by_place: dict[tuple[Inode, bytes], Inode] = field(default_factory=dict)
@@ -210,6 +211,7 @@ class Inodes:
         if replaced is not None and not replaced.places:
             self._lose(replaced)
         if inode is not None:
+            self.moves += inode.is_folder
             self.pin(inode)
             self.removed(old_folder, old)
             self._add_place(inode, new_folder, new)
@@ -220,6 +222,7 @@ class Inodes:
         first, second = self.at(one_folder, one), self.at(other_folder, other)
         for inode, folder, name in ((first, other_folder, other), (second, one_folder, one)):
             if inode is not None:
+                self.moves += inode.is_folder
                 self.pin(inode)
                 self._add_place(inode, folder, name)
         for inode, folder, name in ((first, one_folder, one), (second, other_folder, other)):

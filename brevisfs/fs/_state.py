@@ -138,7 +138,8 @@ class State(pyfuse3.Operations):
         """
         while True:
             await self.quiet(folder)
-            version, trail = folder.version, folder.trail()
+            before = folder.version, self.inodes.moves
+            trail = folder.trail()
 
             def look_there(trail: list[Step] = trail) -> T:
                 with self.store.folder(trail) as descriptor:
@@ -147,11 +148,11 @@ class State(pyfuse3.Operations):
             try:
                 seen = await on_disk(look_there)
             except FUSEError:
-                unchanged = folder.version == version and folder.trail() == trail
+                unchanged = before == (folder.version, self.inodes.moves) and folder.trail() == trail
                 if unchanged and not await self._is_moving(folder):
                     raise
             else:
-                unchanged = folder.version == version and not folder.is_changing
+                unchanged = before[0] == folder.version and not folder.is_changing
                 if unchanged and not await self._is_unsettled(seen):
                     return seen
 
@@ -164,9 +165,10 @@ class State(pyfuse3.Operations):
         while True:
             folder, name = inode.place()
             await self.quiet(folder)
-            before = folder, name, folder.version, folder.trail(), inode.key
+            trail = folder.trail()
+            before = folder, name, folder.version, trail, self.inodes.moves, inode.key
 
-            def look_and_use(trail: list[Step] = before[3], name: bytes = name) -> T:
+            def look_and_use(trail: list[Step] = trail, name: bytes = name) -> T:
                 with self.store.folder(trail) as descriptor:
                     entry = self.store.find(descriptor, name)
                     if not inode.is_meant_by(entry):
@@ -177,7 +179,7 @@ class State(pyfuse3.Operations):
                 return await on_disk(look_and_use)
             except FUSEError:
                 folder, name = inode.place()
-                after = folder, name, folder.version, folder.trail(), inode.key
+                after = folder, name, folder.version, folder.trail(), self.inodes.moves, inode.key
                 if before == after and not await self._is_moving(folder):
                     if holding or not inode.lock.locked():
                         raise
@@ -225,14 +227,15 @@ class State(pyfuse3.Operations):
         The caller holds no lock: whoever renames might wait for it.
         """
         while True:
-            trails = [folder.trail() for folder in folders]
+            before = self.inodes.moves, [folder.trail() for folder in folders]
             try:
                 return await change()
             except FUSEError as error:
                 if error.errno != errno.ESTALE:
                     raise
                 moving = [await self._is_moving(folder) for folder in folders]
-                if not any(moving) and trails == [folder.trail() for folder in folders]:
+                after = self.inodes.moves, [folder.trail() for folder in folders]
+                if not any(moving) and before == after:
                     raise
 
     async def _is_moving(self, folder: Inode | None) -> bool:

@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TypeVar
 
 import pyfuse3
@@ -18,7 +19,7 @@ from pyfuse3 import FUSEError, RequestContext
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._state import descriptor_path, on_disk
 from brevisfs.fs._writing import Writing
-from brevisfs.store import Entry
+from brevisfs.store import Entry, Step
 
 T = TypeVar("T")
 
@@ -82,10 +83,8 @@ class Xattrs(Writing):
 
     async def change_metadata(self, file: Inode, change: Callable[[str], None]) -> None:
         """Makes a change of metadata on a path that leads to the backing file."""
-        if file.is_folder:
-            await self._on_backing(file, change)
-            # What a listing has just seen of the folder is not to be remembered.
-            self.inodes.outdate(file)
+        if file.is_folder and (file.places or file is self.inodes.root):
+            await self.steadily([file], partial(self._change_folder, file, change))
             return
 
         def change_and_look(path: str) -> os.stat_result:
@@ -94,6 +93,18 @@ class Xattrs(Writing):
 
         async with file.lock:
             self.inodes.refresh(file, await self._on_backing(file, change_and_look, holding=True))
+
+    async def _change_folder(self, folder: Inode, change: Callable[[str], None]) -> None:
+        """With the folder's lock held: who changes what is in it unseen puts the times of before back."""
+
+        def change_it(trail: list[Step]) -> None:
+            with self.store.folder(trail) as descriptor:
+                change(descriptor_path(descriptor))
+
+        async with self.changing([], [folder]):
+            await on_disk(change_it, folder.trail())
+            # What a listing has just seen of the folder is not to be remembered.
+            self.inodes.outdate(folder)
 
     def _capability(self, file: Inode) -> bytes:
         """The kernel asks for this one before every write, and a file hardly ever has it."""

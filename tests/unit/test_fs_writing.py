@@ -18,7 +18,8 @@ from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._publishing import Source
-from brevisfs.store import Kind, Store, Temporary, begin_session
+from brevisfs.fs._state import on_disk
+from brevisfs.store import Kind, Private, Store, Temporary, _changes, _recover, begin_session
 from tests.stores import add_archive, flip, noise, raw_archive
 from tests.twins import model
 
@@ -108,6 +109,12 @@ async def refusal(answer: Awaitable[Any]) -> int:
     return caught.value.errno
 
 
+async def done_or_waiting(done: trio.Event, lock: trio.Lock) -> None:
+    """Returns once something is done or has to wait for a lock."""
+    while not (done.is_set() or lock.statistics().tasks_waiting):
+        await trio.sleep(0.001)
+
+
 @contextmanager
 def descriptors() -> Iterator[None]:
     before = len(os.listdir("/proc/self/fd"))
@@ -181,6 +188,93 @@ def test_a_linked_archive_in_a_folder_that_is_moved(root: Path) -> None:
         await operations.release(handle)
         assert (root / "a/b/m").read_bytes() == (root / "a/n").read_bytes() == b"new" + DATA[3:]
         assert (root / "a/n").stat().st_nlink == 2
+
+    serving(root, test)
+
+
+def test_two_linked_archives_are_unpacked_one_after_the_other(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go through one record of what is intended: else the names of one would become the other file."""
+    contents = {b"one": noise(3000, 1), b"two": noise(3000, 2)}
+    for name, data in contents.items():
+        folder = root / os.fsdecode(name)
+        folder.mkdir()
+        add_archive(folder / "m.brv", [data])
+        os.link(folder / "m.brv", folder / "n.brv")
+    intended, go_on = threading.Event(), threading.Event()
+    record_intent = _recover._record_intent
+
+    def hold_up(private: Private, record: bytes) -> None:
+        if not intended.is_set():
+            intended.set()
+            assert go_on.wait(60)
+        record_intent(private, record)
+
+    monkeypatch.setattr(_recover, "_record_intent", hold_up)
+
+    async def test(operations: Operations) -> None:
+        handles = {name: await opened(operations, os.O_RDWR, name, b"m") for name in contents}
+        second = trio.Event()
+
+        async def write_second() -> None:
+            await operations.write(handles[b"two"], 0, b"new")
+            second.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(operations.write, handles[b"one"], 0, b"new")
+            await trio.to_thread.run_sync(intended.wait)
+            nursery.start_soon(write_second)
+            await done_or_waiting(second, operations.tree)
+            go_on.set()
+        for name, data in contents.items():
+            await operations.release(handles[name])
+            for file in ("m", "n"):
+                assert (root / os.fsdecode(name) / file).read_bytes() == b"new" + data[3:]
+
+    serving(root, test)
+
+
+Seek = Callable[[Operations, Callable[[], None]], Awaitable[None]]
+
+
+async def _at(operations: Operations, meet: Callable[[], None]) -> None:
+    inode = operations.inodes[await number(operations, b"a", b"b", b"m")]
+    await operations.at(inode, lambda folder, entry: meet())
+
+
+async def _look(operations: Operations, meet: Callable[[], None]) -> None:
+    folder = operations.inodes[await number(operations, b"a", b"b")]
+    await operations.look(folder, lambda descriptor: meet())
+
+
+async def _change(operations: Operations, meet: Callable[[], None]) -> None:
+    folder = operations.inodes[await number(operations, b"a", b"b")]
+    await operations.steadily([folder], lambda: on_disk(meet))
+
+
+@pytest.mark.parametrize("seek", [_at, _look, _change])
+def test_a_way_that_was_moved_there_and_back_is_looked_for_again(root: Path, seek: Seek) -> None:
+    (root / "a/b").mkdir(parents=True)
+    (root / "a/b/m").touch()
+    reached, moved = threading.Event(), threading.Event()
+    tries = []
+
+    def meet() -> None:
+        tries.append(reached.is_set())
+        reached.set()
+        assert moved.wait(60)
+        if len(tries) == 1:
+            raise OSError(errno.ESTALE, "the folder was away")
+
+    async def test(operations: Operations) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(seek, operations, meet)
+            await trio.to_thread.run_sync(reached.wait)
+            for old, new in ((b"a", b"c"), (b"c", b"a")):
+                await operations.rename(ROOT_INODE, old, ROOT_INODE, new, 0, CALLER)
+            moved.set()
+        assert tries == [False, True]
 
     serving(root, test)
 
@@ -343,6 +437,43 @@ def test_what_does_not(root: Path, meanwhile: Meanwhile) -> None:
         handle = (await operations.open(inode.number, os.O_RDONLY, CALLER)).fh
         assert bytes(await operations.read(handle, 0, 1 << 20)) == data
         await operations.release(handle)
+
+    serving(root, test)
+
+
+def test_times_of_a_folder_that_are_set_while_a_file_in_it_is_published(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "d").mkdir()
+    (root / "d/m").write_bytes(model(1))
+    reached, go_on = threading.Event(), threading.Event()
+
+    def sync(folder: int) -> None:
+        reached.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(_changes, "sync_folder", sync)
+
+    async def test(operations: Operations) -> None:
+        inode, source, archive = await packed(operations, b"d", b"m")
+        folder = operations.inodes[await number(operations, b"d")]
+        are_set = trio.Event()
+
+        async def set_times() -> None:
+            await operations.change_metadata(folder, lambda path: os.utime(path, ns=(5, 7)))
+            are_set.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(operations.publish, inode, source, archive)
+            await trio.to_thread.run_sync(reached.wait)
+            nursery.start_soon(set_times)
+            await done_or_waiting(are_set, folder.lock)
+            go_on.set()
+        given_back(operations, source, archive)
+        assert os.listdir(root / "d") == ["m.brv"]
+        shown = await operations.getattr(folder.number, None)
+        assert shown.st_mtime_ns == 7
+        assert shown.st_ctime_ns == (root / "d").stat().st_ctime_ns
 
     serving(root, test)
 
