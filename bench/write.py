@@ -1,25 +1,38 @@
-"""Writing through a mount next to a bare pass-through: `python -m bench.write [--quick] [DIR]`.
+"""Writing through a mount next to a bare pass-through, and reading while a worker packs.
 
-One file is written from its beginning in pieces of one size, in turn to a folder, through a pass-through
-mount of it and through BrevisFS without recompression, and the medians are compared. Nothing is synced, so
-that it is the way to the page cache which is measured. DIR is where the files go (a temporary folder).
+`python -m bench.write [--quick] [--only write|packing] [DIR]`. DIR is where the files go, a temporary folder
+else.
+
+Writing: one file is written from its beginning in pieces of one size, in turn to a folder, through a
+pass-through mount of it and through BrevisFS without recompression, and the medians are compared. Nothing is
+synced, so that it is the way to the page cache which is measured.
+
+Packing: an archive is read through the mount, by turns while the worker that packs another file is stopped
+and while it works. The backing file is in memory, nothing of the mount is.
 """
 
 import argparse
 import errno
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyfuse3
 import trio
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
-from bench import passthrough
+from bench import loads, passthrough
+from bench.loads import Load
+from bench.measure import Spread, per_round
+from bench.mount import System, make_model, pack
+from bench.report import shown
 from brevisfs.fs import MountOptions, RecompressionOptions, mount_background, umount
 
 PIECES = (1 << 20, 128 << 10, 4 << 10)
@@ -75,26 +88,35 @@ def measure(folders: dict[str, Path], size: int, piece: int, rounds: int) -> dic
 
 
 def main() -> None:
-    """Mounts, measures, prints."""
+    """Measures what is asked for, prints."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("write", "packing"))
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as top:
-        folder, passed, store, mounted = (Path(top, name) for name in ("plain", "passed", "store", "mounted"))
-        for path in (folder, passed, store, mounted):
-            path.mkdir()
-        command = [sys.executable, "-m", "bench.write", "--serve", str(folder), str(passed)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as serving:
-            assert serving.stdout is not None
-            assert serving.stdout.readline() == b"answers\n"
-            options = MountOptions(recompression=RecompressionOptions(enabled=False), log=Path(top, "log"))
-            mount_background(store, mounted, options)
-            try:
-                _report({"folder": folder, "pass-through": passed, "BrevisFS": mounted}, chosen.quick)
-            finally:
-                umount(mounted)
-                subprocess.run(["fusermount3", "-u", passed], check=True)
+        if chosen.only != "packing":
+            writing(Path(top, "writing"), chosen.quick)
+        if chosen.only != "write":
+            packing(Path(top, "packing"), chosen.quick)
+
+
+def writing(top: Path, quick: bool) -> None:
+    """Prints speeds of writing."""
+    folder, passed, store, mounted = (top / name for name in ("plain", "passed", "store", "mounted"))
+    for path in (folder, passed, store, mounted):
+        path.mkdir(parents=True)
+    command = [sys.executable, "-m", "bench.write", "--serve", str(folder), str(passed)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline() == b"answers\n"
+        options = MountOptions(recompression=RecompressionOptions(enabled=False), log=top / "log")
+        mount_background(store, mounted, options)
+        try:
+            _report({"folder": folder, "pass-through": passed, "BrevisFS": mounted}, quick)
+        finally:
+            umount(mounted)
+            subprocess.run(["fusermount3", "-u", passed], check=True)
 
 
 def _report(folders: dict[str, Path], quick: bool) -> None:
@@ -105,6 +127,75 @@ def _report(folders: dict[str, Path], quick: bool) -> None:
         speeds = [f"{found[name] / 1e6:.0f} MB/s" for name in folders]
         ratio = found["BrevisFS"] / found["pass-through"]
         print(f"{piece:>10} {speeds[0]:>10} {speeds[1]:>14} {speeds[2]:>10}  {ratio:.2f}")
+
+
+BESIDE = {
+    "sequential": loads.sequential,
+    "load_file": loads.load,
+    "random 1 MiB": loads.at_random(loads.CHUNK, 100),
+    "random 4 KiB": loads.at_random(4096, 1000),
+}
+
+
+def packing(top: Path, quick: bool) -> None:
+    """Prints how long reading takes while a worker packs, next to reading alone."""
+    store, mounted = top / "store", top / "mounted"
+    for path in (store, mounted):
+        path.mkdir(parents=True)
+    megabytes, rounds = (2, 1) if quick else (200, 7)
+    make_model(store / "other", 8 * megabytes * 10**6, 1)
+    make_model(top / "model", megabytes * 10**6, 0)
+    pack(top / "model", store / "model.brv", "balanced")
+    recompression = RecompressionOptions(settle=0, max_load=1000, profile="dense")
+    daemon = mount_background(store, mounted, MountOptions(recompression=recompression, log=top / "log"))
+    try:
+        system = System("mount", mounted, store, ".brv", daemon)
+        worker = _worker(daemon)
+        print(f"{'read':>14}  times as long while a worker packs")
+        for name, load in BESIDE.items():
+            print(f"{name:>14}  {shown(beside(system, load, worker, rounds))}")
+    finally:
+        umount(mounted)
+
+
+def beside(system: System, load: Load, worker: int, rounds: int) -> Spread:
+    """How many times as long a load takes while a worker works, round by round."""
+    alone: list[float] = []
+    together: list[float] = []
+    for number in range(-1, rounds):
+        with _stopped(worker):
+            seconds = _time(system, load)
+        both = _time(system, load)
+        if number >= 0:
+            alone.append(seconds)
+            together.append(both)
+    return per_round(together, alone)
+
+
+def _time(system: System, load: Load) -> float:
+    system.prepare(["model"], "mount cold")
+    began = time.perf_counter()
+    load(system.files(["model"]))
+    return time.perf_counter() - began
+
+
+def _worker(daemon: int) -> int:
+    """The process that packs, once it does."""
+    while True:
+        for children in Path(f"/proc/{daemon}/task").glob("*/children"):
+            for child in map(int, children.read_text().split()):
+                if os.getpriority(os.PRIO_PROCESS, child) == 19:
+                    return child
+        time.sleep(0.01)
+
+
+@contextmanager
+def _stopped(worker: int) -> Iterator[None]:
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)  # fails if there is none any more: then nothing was compared
 
 
 def serve(source: str, mountpoint: str) -> None:

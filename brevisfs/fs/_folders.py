@@ -70,7 +70,9 @@ class Folders(Attributes):
         self.listings.pop(fh)
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
-        await on_disk(self._sync, self.listings[fh].folder.trail())
+        folder = self.listings[fh].folder
+        if not folder.removed:
+            await on_disk(self._sync, folder.trail())
 
     async def _current(self, listing: Listing, done: int) -> Sequence[Entry | None]:
         """The entries after the first `done`, as they are now; None for what is gone."""

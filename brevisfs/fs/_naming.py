@@ -141,10 +141,11 @@ class Naming(Writing, Attributes):
             return self.found(folder, entry)
 
     async def unlink(self, parent_inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
-        await self._remove(parent_inode, name, self._unlink)
+        # A file has to be freed before anybody hears of it.
+        await self._remove(parent_inode, name, self._unlink, keep=False)
 
     async def rmdir(self, parent_inode: int, name: bytes, ctx: RequestContext | None = None) -> None:
-        await self._remove(parent_inode, name, self._rmdir)
+        await self._remove(parent_inode, name, self._rmdir, keep=True)
 
     async def rename(
         self,
@@ -234,20 +235,25 @@ class Naming(Writing, Attributes):
             # What is replaced has to stay within reach: its name is always there.
             return self._watch([(here, old), (there, new)], rename, keep=True)
 
-    async def _remove(self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None]) -> None:
+    async def _remove(
+        self, parent_inode: int, name: bytes, remove: Callable[[int, bytes], None], *, keep: bool
+    ) -> None:
         folder = self.inodes[parent_inode]
         self.check_writing()
-        while not await self.steadily([folder], lambda: self._remove_from(folder, name, remove)):
+        attempt = partial(self._remove_from, folder, name, remove, keep)
+        while not await self.steadily([folder], attempt):
             pass
 
-    async def _remove_from(self, folder: Inode, name: bytes, remove: Callable[[int, bytes], None]) -> bool:
-        """False if the name was another file's before the locks were there."""
+    async def _remove_from(
+        self, folder: Inode, name: bytes, remove: Callable[[int, bytes], None], keep: bool
+    ) -> bool:
+        """False if the name was another file's before the locks were there. `keep`: who has it open may go on
+        with it."""
         file = self.inodes.at(folder, name)
 
         def remove_on_disk(trail: list[Step]) -> list[_Watched | None]:
             with self.store.folder(trail) as descriptor:
-                # What is removed has to be freed before anybody hears of it.
-                return self._watch([(descriptor, name)], partial(remove, descriptor, name), keep=False)
+                return self._watch([(descriptor, name)], partial(remove, descriptor, name), keep=keep)
 
         async with self.changing([file] if file and not file.is_folder else [], [folder]):
             if file is not self.inodes.at(folder, name):

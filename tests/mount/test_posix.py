@@ -203,6 +203,21 @@ def test_open_files_outlive_their_names(both: Both) -> None:
 
     assert both(removed_folder) == "ENOENT"
 
+    def used_when_removed(folder: Path) -> tuple[int, int, bytes]:
+        (folder / "e").mkdir()
+        descriptor = os.open(folder / "e", os.O_RDONLY)
+        os.rmdir(folder / "e")
+        os.fchmod(descriptor, 0o711)
+        os.setxattr(descriptor, "user.a", b"b")
+        os.utime(descriptor, ns=(5, 7))
+        os.fsync(descriptor)
+        status = os.fstat(descriptor)
+        found = status.st_mode, status.st_nlink, os.getxattr(descriptor, "user.a")
+        os.close(descriptor)
+        return found
+
+    assert both(used_when_removed) == (stat.S_IFDIR | 0o711, 0, b"b")
+
 
 def test_locks(both: Both) -> None:
     def locked(folder: Path) -> list[str]:

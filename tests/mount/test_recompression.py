@@ -300,6 +300,8 @@ def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
     soon(lambda: bool(workers(slowly.daemon)))
     (worker,) = workers(slowly.daemon)
     soon(lambda: os.getpriority(os.PRIO_PROCESS, worker) == 19)
+    session = Path(f"/proc/{worker}/autogroup")
+    soon(lambda: not session.exists() or session.read_text().endswith("nice 19\n"))
     open_files = [os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()]
     assert not any("fuse" in path or path.endswith("/lock") for path in open_files)
     os.kill(slowly.daemon, signal.SIGKILL)
