@@ -11,19 +11,23 @@ enum {
     MOST_MEANS = 2 * BRV_MOST_CLASSES,
     ROUNDS = 4,
     AT_ONCE = 4, /* segments counted side by side, so that a repeated word does not wait for its own store */
+    LANES = 8,   /* bins are taken so many at a time */
 };
 
 typedef int16_t coarse_row[COARSE];
 
 typedef struct {
     unsigned width, shift;  /* bits a word; by which counts are shifted to fit 15 bits */
+    unsigned bins;          /* leading parts that occur, and some more to make whole LANES: rows begin with theirs */
+    uint8_t bin[COARSE];    /* which those are */
     size_t segments, symbols;
     uint32_t *full;         /* [segments][symbols] */
     coarse_row *coarse;     /* [segments] */
     uint8_t *class;         /* [segments] */
     unsigned classes;
-    coarse_row length[MOST_MEANS]; /* [classes] */
-    double member[MOST_MEANS][COARSE];
+    uint32_t members[MOST_MEANS];     /* segments of each class */
+    uint32_t sum[MOST_MEANS][COARSE]; /* and their rows */
+    coarse_row length[MOST_MEANS];
 } learner;
 
 /* Up to AT_ONCE neighbouring segments. */
@@ -72,19 +76,19 @@ static unsigned shift_for(size_t segment)
     return shift;
 }
 
-static int32_t cost(const coarse_row row, const coarse_row length)
+static int32_t cost(const int16_t *restrict row, const int16_t *restrict length, unsigned bins)
 {
     int32_t sum = 0;
-    for (unsigned b = 0; b < COARSE; b++) sum += (int32_t)row[b] * length[b];
+    for (unsigned b = 0; b < bins / LANES * LANES; b++) sum += (int32_t)row[b] * length[b]; /* so none is left over */
     return sum;
 }
 
-static unsigned nearest(const coarse_row row, const coarse_row *length, unsigned classes)
+static unsigned nearest(const coarse_row row, const coarse_row *length, unsigned classes, unsigned bins)
 {
     unsigned best = 0;
-    int32_t least = cost(row, length[0]);
+    int32_t least = cost(row, length[0], bins);
     for (unsigned c = 1; c < classes; c++) {
-        const int32_t bits = cost(row, length[c]);
+        const int32_t bits = cost(row, length[c], bins);
         if (bits < least) {
             least = bits;
             best = c;
@@ -93,41 +97,85 @@ static unsigned nearest(const coarse_row row, const coarse_row *length, unsigned
     return best;
 }
 
-/* Bits of each leading part in a class, those it never had too. */
-static void code_lengths(const double *count, unsigned width, coarse_row length)
+/* Rows without the bins that are 0 in all of them. */
+static void leave_out_empty(learner *l)
 {
-    const unsigned bins = width < BRV_COARSE_BITS ? 1u << width : COARSE;
-    double total = 0;
-    for (unsigned b = 0; b < bins; b++) total += count[b] + 0.02;
-    const double log = log2_of(total);
-    memset(length, 0, sizeof(coarse_row));
-    for (unsigned b = 0; b < bins; b++) length[b] = (int16_t)floor(256 * (log - log2_of(count[b] + 0.02)) + 0.5);
+    coarse_row any = {0};
+    for (size_t s = 0; s < l->segments; s++)
+        for (unsigned b = 0; b < COARSE; b++) any[b] |= l->coarse[s][b];
+    l->bins = 0;
+    for (unsigned b = 0; b < COARSE; b++)
+        if (any[b]) l->bin[l->bins++] = (uint8_t)b;
+    for (unsigned b = 0; l->bins % LANES; b++)
+        if (!any[b]) l->bin[l->bins++] = (uint8_t)b;
+    for (size_t s = 0; s < l->segments; s++) {
+        coarse_row row;
+        memcpy(row, l->coarse[s], sizeof row);
+        for (unsigned b = 0; b < l->bins; b++) l->coarse[s][b] = row[l->bin[b]];
+    }
 }
 
-/* Counts and code lengths of each class. */
-static void gather(learner *l)
+/* Bits, in 1/256, of a word that a class had so many times out of a total of which this is the logarithm. */
+static int16_t length_of(double log_total, double count) { return (int16_t)floor(256 * (log_total - log2_of(count + 0.02)) + 0.5); }
+
+/* Code lengths of each class: of those words that it never had too. Returns the length of a bin left out, by class. */
+static void measure(learner *l, int16_t *left_out)
 {
-    uint32_t sum[MOST_MEANS][COARSE] = {{0}};
-    for (size_t s = 0; s < l->segments; s++) {
-        uint32_t *restrict to = sum[l->class[s]];
-        const int16_t *restrict row = l->coarse[s];
-        for (unsigned b = 0; b < COARSE; b++) to[b] += (uint32_t)row[b];
-    }
+    const unsigned all = l->width < BRV_COARSE_BITS ? 1u << l->width : COARSE;
     for (unsigned c = 0; c < l->classes; c++) {
-        for (unsigned b = 0; b < COARSE; b++) l->member[c][b] = sum[c][b];
-        code_lengths(l->member[c], l->width, l->length[c]);
+        double total = 0.02 * all;
+        for (unsigned b = 0; b < l->bins; b++) total += l->sum[c][b];
+        const double log = log2_of(total);
+        for (unsigned b = 0; b < l->bins; b++) l->length[c][b] = length_of(log, l->sum[c][b]);
+        left_out[c] = length_of(log, 0);
     }
+}
+
+static void join(learner *l, size_t s, unsigned class)
+{
+    uint32_t *restrict to = l->sum[class];
+    const int16_t *restrict row = l->coarse[s];
+    for (unsigned b = 0; b < l->bins; b++) to[b] += (uint32_t)row[b];
+    l->members[class]++;
+    l->class[s] = (uint8_t)class;
+}
+
+static void leave(learner *l, size_t s)
+{
+    uint32_t *restrict from = l->sum[l->class[s]];
+    const int16_t *restrict row = l->coarse[s];
+    for (unsigned b = 0; b < l->bins; b++) from[b] -= (uint32_t)row[b];
+    l->members[l->class[s]]--;
+}
+
+/* Each segment goes to the class that suits it best; false if all were there. */
+static bool deal(learner *l)
+{
+    bool moved = false;
+    for (size_t s = 0; s < l->segments; s++) {
+        const unsigned to = nearest(l->coarse[s], (const coarse_row *)l->length, l->classes, l->bins);
+        if (to == l->class[s]) continue;
+        leave(l, s);
+        join(l, s, to);
+        moved = true;
+    }
+    return moved;
 }
 
 /* Classes without numbers that none has. */
 static void renumber(learner *l)
 {
-    uint8_t number[MOST_MEANS] = {0};
-    for (size_t s = 0; s < l->segments; s++) number[l->class[s]] = 1;
-    l->classes = 0;
-    for (unsigned c = 0; c < MOST_MEANS; c++)
-        if (number[c]) number[c] = (uint8_t)l->classes++;
-    for (size_t s = 0; s < l->segments; s++) l->class[s] = number[l->class[s]];
+    uint8_t number[MOST_MEANS];
+    unsigned kept = 0;
+    for (unsigned c = 0; c < l->classes; c++) {
+        if (!l->members[c]) continue;
+        memmove(l->sum[kept], l->sum[c], sizeof l->sum[c]);
+        l->members[kept] = l->members[c];
+        number[c] = (uint8_t)kept++;
+    }
+    if (kept < l->classes)
+        for (size_t s = 0; s < l->segments; s++) l->class[s] = number[l->class[s]];
+    l->classes = kept;
 }
 
 static int by_value(const void *a, const void *b)
@@ -140,23 +188,25 @@ static int by_value(const void *a, const void *b)
 static int k_means(learner *l, unsigned size)
 {
     uint64_t *order = malloc(l->segments * sizeof *order);
+    int16_t unused[MOST_MEANS];
     if (!order) return BRV_NO_MEMORY;
-    memset(l->class, 0, l->segments);
     l->classes = 1;
-    gather(l);
+    for (size_t s = 0; s < l->segments; s++) join(l, s, 0);
+    measure(l, unused);
     /* Segments that a common table codes equally well are alike enough to begin with. */
-    for (size_t s = 0; s < l->segments; s++) order[s] = (uint64_t)(uint32_t)cost(l->coarse[s], l->length[0]) << 32 | s;
+    for (size_t s = 0; s < l->segments; s++)
+        order[s] = (uint64_t)(uint32_t)cost(l->coarse[s], l->length[0], l->bins) << 32 | s;
     qsort(order, l->segments, sizeof *order, by_value);
-    for (size_t i = 0; i < l->segments; i++) l->class[(uint32_t)order[i]] = (uint8_t)(i * size / l->segments);
+    memset(l->sum, 0, sizeof l->sum);
+    memset(l->members, 0, sizeof l->members);
+    for (size_t i = 0; i < l->segments; i++) join(l, (uint32_t)order[i], (unsigned)(i * size / l->segments));
     free(order);
     l->classes = size;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        gather(l);
-        for (size_t s = 0; s < l->segments; s++)
-            l->class[s] = (uint8_t)nearest(l->coarse[s], (const coarse_row *)l->length, l->classes);
+        measure(l, unused);
+        if (!deal(l)) break;
         renumber(l);
     }
-    gather(l);
     return 0;
 }
 
@@ -164,16 +214,19 @@ static int k_means(learner *l, unsigned size)
 
 typedef struct {
     double member[MOST_MEANS][COARSE], alone[MOST_MEANS], apart[MOST_MEANS][MOST_MEANS];
+    uint64_t *hist;              /* [classes][symbols] */
+    coded_row row[MOST_MEANS];   /* what each class's table and words take, once known */
+    bool known[MOST_MEANS];
     bool gone[MOST_MEANS];
     unsigned became[MOST_MEANS]; /* of each class at the start, the one it is part of now */
-    unsigned classes;
+    unsigned classes, bins;
 } merger;
 
 /* Bits of the words of two histograms together, or of one, in whole bits. */
-static double information(const double *a, const double *b)
+static double information(const double *a, const double *b, unsigned bins)
 {
     double total = 0, terms = 0;
-    for (unsigned i = 0; i < COARSE; i++) {
+    for (unsigned i = 0; i < bins; i++) {
         const double n = a[i] + (b ? b[i] : 0);
         total += n;
         if (n > 1) terms += n * log2_of(n);
@@ -181,29 +234,33 @@ static double information(const double *a, const double *b)
     return total > 1 ? floor(total * log2_of(total) - terms + 0.5) : 0;
 }
 
-static void compare(merger *m, unsigned c)
+/* With each class below `end`. */
+static void compare(merger *m, unsigned c, unsigned end)
 {
-    for (unsigned o = 0; o < m->classes; o++)
+    for (unsigned o = 0; o < end; o++)
         if (o != c && !m->gone[o])
-            m->apart[c][o] = m->apart[o][c] = information(m->member[c], m->member[o]) - m->alone[c] - m->alone[o];
+            m->apart[c][o] = m->apart[o][c] = information(m->member[c], m->member[o], m->bins) - m->alone[c] - m->alone[o];
 }
 
 static void start_merging(const learner *l, merger *m)
 {
-    memcpy(m->member, l->member, sizeof m->member);
-    memset(m->gone, 0, sizeof m->gone);
     m->classes = l->classes;
+    m->bins = l->bins;
     for (unsigned c = 0; c < m->classes; c++) {
+        for (unsigned b = 0; b < m->bins; b++) m->member[c][b] = l->sum[c][b];
         m->became[c] = c;
-        m->alone[c] = information(m->member[c], NULL);
+        m->alone[c] = information(m->member[c], NULL, m->bins);
+        compare(m, c, c);
     }
-    for (unsigned c = 1; c < m->classes; c++)
-        for (unsigned o = 0; o < c; o++)
-            m->apart[c][o] = m->apart[o][c] = information(m->member[c], m->member[o]) - m->alone[c] - m->alone[o];
+    for (size_t s = 0; s < l->segments; s++) {
+        uint64_t *restrict to = m->hist + l->class[s] * l->symbols;
+        const uint32_t *restrict from = l->full + s * l->symbols;
+        for (size_t i = 0; i < l->symbols; i++) to[i] += from[i];
+    }
 }
 
 /* The two classes most alike become one. */
-static void merge_two(merger *m)
+static void merge_two(merger *m, size_t symbols)
 {
     unsigned kept = 0, gone = 0;
     double least = INFINITY;
@@ -217,9 +274,11 @@ static void merge_two(merger *m)
     m->gone[gone] = true;
     for (unsigned c = 0; c < m->classes; c++)
         if (m->became[c] == gone) m->became[c] = kept;
-    for (unsigned b = 0; b < COARSE; b++) m->member[kept][b] += m->member[gone][b];
-    m->alone[kept] = information(m->member[kept], NULL);
-    compare(m, kept);
+    for (unsigned b = 0; b < m->bins; b++) m->member[kept][b] += m->member[gone][b];
+    for (size_t i = 0; i < symbols; i++) m->hist[kept * symbols + i] += m->hist[gone * symbols + i];
+    m->known[kept] = false;
+    m->alone[kept] = information(m->member[kept], NULL, m->bins);
+    compare(m, kept, m->classes);
 }
 
 /* Numbers without gaps: of each class at the start, the one it is part of now. */
@@ -231,15 +290,18 @@ static void numbered(const merger *m, unsigned *number)
     for (unsigned c = 0; c < m->classes; c++) number[c] = of[m->became[c]];
 }
 
-/* What coding the words of `size` classes ranks, of which each is made of those that have its number. */
-static double rank_classes(const learner *l, const uint32_t *hists, const unsigned *number, unsigned size,
-                           const brv_coding *coding, const brv_tolls *t, uint64_t *room)
+/* What coding the words of the classes as they are now ranks. */
+static double rank_classes(merger *m, const learner *l, unsigned size, const brv_coding *coding, const brv_tolls *t)
 {
+    coded_row all = {0};
     brv_choice choice;
-    memset(room, 0, size * l->symbols * sizeof *room);
-    for (unsigned c = 0; c < l->classes; c++)
-        for (size_t s = 0; s < l->symbols; s++) room[number[c] * l->symbols + s] += hists[c * l->symbols + s];
-    coded(coding->way, room, size, l->width, coding->segment, coding->words, coding->block, t, &choice);
+    for (unsigned c = 0; c < m->classes; c++) {
+        if (m->gone[c]) continue;
+        if (!m->known[c]) m->row[c] = row_of(coding->way, m->hist + c * l->symbols, l->symbols);
+        m->known[c] = true;
+        add_row(&all, &m->row[c]);
+    }
+    coded_in_rows(coding->way, &all, size, l->width, coding->segment, coding->words, coding->block, t, &choice);
     return rank_of(&choice) + (size > coding->few ? coding->many : 0);
 }
 
@@ -247,34 +309,48 @@ static double rank_classes(const learner *l, const uint32_t *hists, const unsign
 static int best_merging(const learner *l, const brv_coding *coding, const brv_tolls *t, unsigned *best, uint32_t *tables,
                         double *rank)
 {
-    uint32_t *hists = calloc(MOST_MEANS * l->symbols, sizeof *hists);
-    uint64_t *room = malloc(BRV_MOST_CLASSES * l->symbols * sizeof *room);
-    merger *m = malloc(sizeof *m);
-    const int rc = hists && room && m ? 0 : BRV_NO_MEMORY;
+    merger *m = calloc(1, sizeof *m);
+    uint64_t *hist = calloc(l->classes * l->symbols, sizeof *hist);
+    const int rc = hist && m ? 0 : BRV_NO_MEMORY;
     *rank = INFINITY;
     *tables = 1;
     if (!rc) {
-        for (size_t s = 0; s < l->segments; s++)
-            add_counts(hists + l->class[s] * l->symbols, l->full + s * l->symbols, l->symbols);
+        m->hist = hist;
         start_merging(l, m);
         for (unsigned size = m->classes; size; size--) {
             if (size <= coding->most && (size <= coding->few || size % 2 == 0)) {
-                unsigned number[MOST_MEANS];
-                numbered(m, number);
-                const double reached = rank_classes(l, hists, number, size, coding, t, room);
+                const double reached = rank_classes(m, l, size, coding, t);
                 if (reached < *rank) {
                     *rank = reached;
                     *tables = size;
-                    memcpy(best, number, sizeof number);
+                    numbered(m, best);
                 }
             }
-            if (size > 1) merge_two(m);
+            if (size > 1) merge_two(m, l->symbols);
         }
     }
-    free(hists);
-    free(room);
+    free(hist);
     free(m);
     return rc;
+}
+
+/* Code lengths of `tables` classes made of those that have each one's number. */
+static void write_lengths(learner *l, const unsigned *number, uint32_t tables, coarse_row *lengths)
+{
+    const unsigned all = l->width < BRV_COARSE_BITS ? 1u << l->width : COARSE;
+    uint32_t sum[MOST_MEANS][COARSE] = {{0}};
+    int16_t left_out[MOST_MEANS];
+    for (unsigned c = 0; c < l->classes; c++)
+        for (unsigned b = 0; b < l->bins; b++) sum[number[c]][b] += l->sum[c][b];
+    memcpy(l->sum, sum, sizeof sum);
+    l->classes = tables;
+    measure(l, left_out);
+    memset(lengths, 0, tables * sizeof *lengths);
+    for (unsigned c = 0; c < tables; c++) {
+        for (unsigned b = 0; b < all; b++) lengths[c][b] = left_out[c];
+        for (unsigned b = 0; b < l->bins; b++)
+            if (l->bin[b] < all) lengths[c][l->bin[b]] = l->length[c][b];
+    }
 }
 
 static bool all_below(const uint8_t *words, size_t n, unsigned width)
@@ -299,7 +375,7 @@ int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const br
     *l = (learner){.width = coding->width, .shift = shift_for(segment), .segments = segments, .symbols = symbols};
     l->full = malloc(segments * symbols * sizeof *l->full);
     l->coarse = malloc(segments * sizeof *l->coarse);
-    l->class = malloc(segments);
+    l->class = calloc(segments, 1);
     int rc = l->full && l->coarse && l->class ? 0 : BRV_NO_MEMORY;
     if (!rc) {
         for (size_t s = 0, many; s < segments; s += many) {
@@ -307,17 +383,13 @@ int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const br
             count_segments(words + s * segment, segment, symbols, many, l->full + s * symbols);
         }
         for (size_t s = 0; s < segments; s++) count_leading(l->full + s * symbols, l->width, l->shift, l->coarse[s]);
+        leave_out_empty(l);
         const size_t size = 2 * (size_t)coding->most;
         rc = k_means(l, (unsigned)(size < segments ? size : segments));
     }
     unsigned best[MOST_MEANS] = {0};
     if (!rc) rc = best_merging(l, coding, tolls, best, tables, rank);
-    if (!rc) {
-        for (size_t s = 0; s < segments; s++) l->class[s] = (uint8_t)best[l->class[s]];
-        l->classes = *tables;
-        gather(l);
-        memcpy(lengths, l->length, *tables * sizeof(coarse_row));
-    }
+    if (!rc) write_lengths(l, best, *tables, (coarse_row *)lengths);
     free(l->full);
     free(l->coarse);
     free(l->class);
@@ -342,7 +414,7 @@ int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, c
         for (size_t j = 0; j < many; j++) {
             coarse_row row;
             count_leading(full + j * symbols, width, shift, row);
-            const unsigned c = nearest(row, (const coarse_row *)lengths, tables);
+            const unsigned c = nearest(row, (const coarse_row *)lengths, tables, COARSE);
             classes[s + j] = (uint8_t)c;
             add_counts(sums + c * symbols, full + j * symbols, symbols);
         }

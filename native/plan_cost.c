@@ -148,21 +148,27 @@ static size_t absent_run(const uint64_t *hist, size_t n, size_t i)
     return j - i;
 }
 
+static size_t table_nibbles(const uint64_t *hist, size_t n)
+{
+    size_t nibbles = 0;
+    for (size_t i = 0; i < n;) {
+        const size_t run = absent_run(hist, n, i);
+        nibbles++;
+        if (!run) {
+            i++;
+            continue;
+        }
+        for (size_t rest = run - 1; rest > 7; rest >>= 3) nibbles++;
+        nibbles++;
+        i += run;
+    }
+    return nibbles;
+}
+
 size_t brv_huffman_table_bytes(const uint64_t *hists, size_t rows, size_t n)
 {
     size_t nibbles = 0;
-    for (size_t r = 0; r < rows; r++, hists += n)
-        for (size_t i = 0; i < n;) {
-            const size_t run = absent_run(hists, n, i);
-            nibbles++;
-            if (!run) {
-                i++;
-                continue;
-            }
-            for (size_t rest = run - 1; rest > 7; rest >>= 3) nibbles++;
-            nibbles++;
-            i += run;
-        }
+    for (size_t r = 0; r < rows; r++) nibbles += table_nibbles(hists + r * n, n);
     return (nibbles + 1) / 2;
 }
 
@@ -342,30 +348,45 @@ static void priced(brv_choice *out, double entropy, double ns, double extra, uin
     out->toll = t->toll * (double)count * ns / 8;
 }
 
-static void huffman(const uint64_t *hists, uint32_t tables, size_t n, double total, uint64_t segment, uint64_t count,
-                    uint64_t block, const brv_tolls *t, brv_choice *out)
+static double sum_of(const uint64_t *hist, size_t n)
 {
-    double bits = INFINITY;
-    uint8_t length[10];
-    out->number = streamed(count, block) ? 5 : 1;
-    if (brv_huffman_bits(hists, tables, n, BRV_CODE_BITS, &bits)) bits = INFINITY;
-    const double block_bytes = 2 + (out->number - 1) * (double)put_varint(length, block / 4) + out->number * 0.6;
-    const double extra = (double)brv_huffman_table_bytes(hists, tables, n) + (double)blocks_of(count, block) * block_bytes;
-    priced(out, bits / total, lookup_ns(t, bits / total), extra, tables, segment, count, t);
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; i++) total += hist[i];
+    return (double)total;
 }
 
-static void rans(const uint64_t *hists, uint32_t tables, size_t n, double total, uint64_t segment, uint64_t count,
-                 uint64_t block, const brv_tolls *t, brv_choice *out)
+coded_row row_of(int way, const uint64_t *hist, size_t n)
 {
-    double bits = 0, extra = 0;
-    out->number = streamed(count, block) ? 32 : 4;
-    for (uint32_t i = 0; i < tables; i++) {
-        bits += brv_rans_bits(hists + i * n, n, BRV_PROBABILITY_BITS);
-        extra += (double)brv_rans_table_bytes(hists + i * n, n, BRV_PROBABILITY_BITS);
+    coded_row row = {.words = sum_of(hist, n), .bits = INFINITY};
+    if (way == BRV_RANS) {
+        row.bits = brv_rans_bits(hist, n, BRV_PROBABILITY_BITS);
+        row.table = 2 * brv_rans_table_bytes(hist, n, BRV_PROBABILITY_BITS);
+    } else {
+        if (brv_huffman_bits(hist, 1, n, BRV_CODE_BITS, &row.bits)) row.bits = INFINITY;
+        row.table = table_nibbles(hist, n);
     }
+    return row;
+}
+
+void add_row(coded_row *sum, const coded_row *row)
+{
+    sum->words += row->words;
+    sum->bits += row->bits;
+    sum->table += row->table;
+}
+
+void coded_in_rows(int way, const coded_row *all, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
+                   uint64_t block, const brv_tolls *t, brv_choice *out)
+{
+    const double entropy = all->bits / all->words, table = (double)((all->table + 1) / 2);
+    const bool many = streamed(count, block);
+    uint8_t length[10];
+    *out = (brv_choice){.way = way, .width = width, .number = way == BRV_RANS ? many ? 32 : 4 : many ? 5 : 1};
     /* A lane's initial state of 4 bytes holds about one byte's worth of words. */
-    extra += (double)blocks_of(count, block) * (2 + 3 * out->number);
-    priced(out, bits / total, t->rans, extra, tables, segment, count, t);
+    const double block_bytes = way == BRV_RANS ? 2 + 3 * out->number
+                                               : 2 + (out->number - 1) * (double)put_varint(length, block / 4) + out->number * 0.6;
+    const double ns = way == BRV_RANS ? t->rans : lookup_ns(t, entropy);
+    priced(out, entropy, ns, table + (double)blocks_of(count, block) * block_bytes, tables, segment, count, t);
 }
 
 static void tunstall(const uint64_t *hist, size_t n, double total, uint64_t count, uint64_t block, const brv_tolls *t,
@@ -397,23 +418,21 @@ static void sparse(const uint64_t *hist, size_t n, double total, unsigned width,
     out->toll = t->toll * (double)count * sparse_ns(t, share) / 8;
 }
 
-static double sum_of(const uint64_t *hist, size_t n)
-{
-    uint64_t total = 0;
-    for (size_t i = 0; i < n; i++) total += hist[i];
-    return (double)total;
-}
-
 void coded(int way, const uint64_t *hists, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
            uint64_t block, const brv_tolls *t, brv_choice *out)
 {
     const size_t n = (size_t)1 << width;
-    const double total = sum_of(hists, tables * n);
     *out = (brv_choice){.way = way, .width = width};
-    if (way == BRV_SPARSE) sparse(hists, n, total, width, count, block, t, out);
-    else if (way == BRV_HUFFMAN) huffman(hists, tables, n, total, segment, count, block, t, out);
-    else if (way == BRV_RANS) rans(hists, tables, n, total, segment, count, block, t, out);
-    else tunstall(hists, n, total, count, block, t, out);
+    if (way == BRV_SPARSE) sparse(hists, n, sum_of(hists, n), width, count, block, t, out);
+    else if (way == BRV_TUNSTALL) tunstall(hists, n, sum_of(hists, n), count, block, t, out);
+    else {
+        coded_row all = {0};
+        for (uint32_t i = 0; i < tables; i++) {
+            const coded_row row = row_of(way, hists + i * n, n);
+            add_row(&all, &row);
+        }
+        coded_in_rows(way, &all, tables, width, segment, count, block, t, out);
+    }
 }
 
 static void offer_way(int way, const uint64_t *hist, unsigned width, uint64_t count, uint64_t block,

@@ -41,4 +41,17 @@ double floor_of(const uint64_t *hist, unsigned width, uint64_t count, uint64_t b
 void coded(int way, const uint64_t *hists, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
            uint64_t block, const brv_tolls *t, brv_choice *out);
 
+/* What coding the words of one or more histograms, each with its own table, takes; table in half bytes. */
+typedef struct {
+    double words, bits;
+    size_t table;
+} coded_row;
+
+/* Of one histogram, in a way that several tables are for. */
+coded_row row_of(int way, const uint64_t *hist, size_t n);
+void add_row(coded_row *sum, const coded_row *row);
+/* As coded, of the sum of `tables` rows. */
+void coded_in_rows(int way, const coded_row *all, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
+                   uint64_t block, const brv_tolls *t, brv_choice *out);
+
 #endif
