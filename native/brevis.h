@@ -27,10 +27,12 @@ enum brv_code {
     /* a block's payload is damaged */
     BRV_PAYLOAD = 30,
     BRV_CHECKSUM = 31,
+    BRV_ENDS = 32,             /* the file ends before it */
     /* encoding: the program does not describe these bytes */
     BRV_NOT_APPLICABLE = 50,
     BRV_NO_ROOM = 51,          /* the output buffer is too small */
     BRV_ARGUMENT = 60,         /* the caller broke a precondition */
+    BRV_SYSTEM = 61,           /* a system call failed; node is errno */
 };
 
 enum brv_ref { BRV_ALONE = 0, BRV_XOR = 1, BRV_ADD = 2 };
@@ -39,12 +41,15 @@ typedef struct brv_program brv_program;
 typedef struct brv_scratch brv_scratch;
 typedef struct brv_hash brv_hash;
 
-/* Where and why a call failed. node: prefix index, -1 if none. block: absolute block number. */
+/* Where and why a call failed. node: prefix index, -1 if none. block: absolute block number. Of brv_read, part: which
+ * one, and in_target: whether it was what the part refers to. */
 typedef struct {
     int32_t code;
     int32_t node;
     uint64_t block;
     const char *what; /* static text */
+    uint32_t part;
+    uint32_t in_target;
 } brv_status;
 
 /* ---- programs ------------------------------------------------------------------------------ */
@@ -71,6 +76,26 @@ void brv_scratch_free(brv_scratch *s);
 int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, size_t payload_len,
                uint64_t first_block, size_t nblocks, const uint64_t *spans, const uint64_t *checks,
                const uint8_t *target, int ref, uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st);
+
+/* A section of an archive: its program; for each block the offset in the archive of the byte after its payload, and the
+ * XXH3 of its flat bytes; and where its blocks start. The payloads follow one another, each behind 4 bytes. */
+typedef struct {
+    const brv_program *program;
+    const uint64_t *entries;
+    uint64_t start;
+} brv_section;
+
+/* The flat bytes lo..hi, at least one, of a section. With a target they are combined with its own as brv_decode does
+ * it by ref: another section of the same words, count and blocks. */
+typedef struct {
+    const brv_section *section, *target;
+    int32_t ref;
+    uint64_t lo, hi;
+} brv_part;
+
+/* Write n parts to out, one after another, from the archive open as fd. With at_once only if the kernel has all that is
+ * to be read in memory: else BRV_SYSTEM. What out holds after an error is undefined. */
+int brv_read(int fd, const brv_part *parts, size_t n, brv_scratch *s, uint8_t *out, int at_once, brv_status *st);
 
 /* ---- encode and analyse -------------------------------------------------------------------- */
 

@@ -23,6 +23,7 @@ SOURCES = [
     "plan_split.c",
     "program.c",
     "rans.c",
+    "read.c",
     "scratch.c",
     "tunstall.c",
 ]

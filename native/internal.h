@@ -128,11 +128,17 @@ typedef struct {
     uintptr_t in, out;
 } prefetcher;
 
+typedef struct {
+    uint8_t *base;
+    size_t cap;
+} room;
+
 struct brv_scratch {
     uint8_t *base;
     size_t cap, used;
     void *dctx, *cctx; /* zstd contexts */
     prefetcher ahead;
+    room payload, target; /* brv_read's */
 };
 
 /* A cursor over untrusted bytes. */

@@ -17,6 +17,8 @@ void brv_scratch_free(brv_scratch *s)
 {
     if (!s) return;
     free(s->base);
+    free(s->payload.base);
+    free(s->target.base);
     ZSTD_freeDCtx(s->dctx);
     ZSTD_freeCCtx(s->cctx);
     free(s);

@@ -6,6 +6,7 @@ made from many threads at once; each thread keeps one scratch buffer for all its
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "NotApplicable",
     "Program",
     "ProgramRefused",
+    "Stored",
     "UnknownCode",
     "checksum",
     "cpu",
@@ -34,6 +36,7 @@ __all__ = [
     "join_shared",
     "rans_frequencies",
     "rans_tables",
+    "read",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
@@ -66,13 +69,20 @@ class UnknownCode(ProgramRefused):
 
 
 class BlockDamaged(NativeError):
-    """A block does not decode, or not to bytes with its checksum: the message says why, `block` which."""
+    """A block does not decode, or not to bytes with its checksum: the message says why, `block` which.
+
+    Of `read`, `part` says in which part, and `in_target` whether it is a block of what that refers to.
+    """
 
     exit_code = ExitCode.DAMAGED
 
-    def __init__(self, message: str, code: int, node: int, block: int) -> None:
+    def __init__(
+        self, message: str, code: int, node: int, block: int, part: int = 0, in_target: bool = False
+    ) -> None:
         super().__init__(message, code, node)
         self.block = block
+        self.part = part
+        self.in_target = in_target
 
 
 class NotApplicable(NativeError):
@@ -85,12 +95,15 @@ def _raise(status: Any) -> None:
     at = f" (node {node})" if node >= 0 else ""
     if code == lib.BRV_NO_MEMORY:
         raise MemoryError(what)
+    if code == lib.BRV_SYSTEM:
+        raise OSError(node, os.strerror(node))
     if code in (lib.BRV_UNKNOWN_OPERATOR, lib.BRV_UNKNOWN_ENCODING):
         raise UnknownCode(f"{what}{at}; a newer version may read it", code, node)
     if code in _REFUSED:
         raise ProgramRefused(f"{what}{at}", code, node)
     if code in _DAMAGED:
-        raise BlockDamaged(f"{what}{at}", code, node, int(status.block))
+        block, part, in_target = int(status.block), int(status.part), bool(status.in_target)
+        raise BlockDamaged(f"{what}{at}", code, node, block, part, in_target)
     if code == lib.BRV_NOT_APPLICABLE:
         raise NotApplicable(f"block {status.block}: {what}{at}", code, node)
     raise NativeError(f"block {status.block}: {what}{at}", code, node)
@@ -170,6 +183,11 @@ class _Base:
             _raise(status)
         self._p = ffi.gc(handle, lib.brv_program_free, lib.brv_program_memory(handle))
         self.bits, self.count, self.block = bits, count, block
+
+    @property
+    def handle(self) -> Any:
+        """The native program, for as long as this object lives."""
+        return self._p
 
     @property
     def memory(self) -> int:
@@ -292,6 +310,52 @@ class Program(_Base):
         if rc:
             _raise(_local.status)
         return int(length[0])
+
+
+class Stored:
+    """A section of an archive as `read` finds it: its program, and where its blocks are.
+
+    `entries`, shape (blocks, 2), are of each block the offset in the archive of the byte after its payload
+    and the XXH3 of its flat bytes; the payloads follow one another, each behind 4 bytes, the first from
+    `start` on. They are the caller's to check. With `ref` 1 or 2 the program gives differences to the words
+    of `target`, a section with as many words of as many bits in blocks of the same size.
+    """
+
+    def __init__(
+        self, program: Program, entries: _U64, start: int, target: Stored | None = None, ref: int = 0
+    ) -> None:
+        if entries.dtype != np.uint64 or not entries.flags.c_contiguous:
+            raise ValueError("block entries are an array of uint64")
+        if entries.shape != (-(-program.count // program.block), 2):
+            raise ValueError(f"{entries.shape} block entries for {program.count} words")
+        self.program, self.target, self.ref = program, target, ref
+        self._entries = ffi.from_buffer("uint64_t[]", entries)
+        self.section = ffi.new("brv_section *", (program.handle, self._entries, start))
+        self.target_section = ffi.NULL if target is None else target.section
+
+
+def read(file: int, parts: Sequence[tuple[Stored, int, int]], out: Buffer, *, at_once: bool = False) -> bool:
+    """Fill out with bytes lo..hi of the flat form of each (section, lo, hi), one after another.
+
+    `file` is the descriptor of their archive. `at_once`: return False, instead of waiting for the disk, if
+    the kernel does not have all of it in memory. Raises BlockDamaged, and OSError of reading.
+    """
+    wanted = ffi.new("brv_part[]", len(parts))
+    size = 0
+    for part, (stored, lo, hi) in zip(wanted, parts, strict=True):
+        part.section, part.target, part.ref = stored.section, stored.target_section, stored.ref
+        part.lo, part.hi = lo, hi
+        size += hi - lo
+    with ffi.from_buffer("uint8_t[]", out, require_writable=True) as filled:
+        if len(filled) != size:
+            raise ValueError(f"{size} bytes do not fill a buffer of {len(filled)}")
+        status = _local.status
+        rc = lib.brv_read(file, wanted, len(parts), _local.scratch, filled, at_once, status)
+    if rc == lib.BRV_SYSTEM and at_once and status.node in (errno.EAGAIN, errno.EOPNOTSUPP):
+        return False
+    if rc:
+        _raise(status)
+    return True
 
 
 _DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

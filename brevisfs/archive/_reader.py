@@ -23,23 +23,22 @@ import numpy.typing as npt
 
 from brevisfs import _native
 from brevisfs.archive import _layout
-from brevisfs.archive._errors import BlockDamaged, DamagedArchive, NotArchive, UnsupportedArchive
+from brevisfs.archive._errors import DamagedArchive, NotArchive, UnsupportedArchive
 from brevisfs.archive._layout import Blocks, Ref, Section, Table, Tail
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_PIECE = 4 << 20
-"""Bytes, stored or decoded, that one pread and one decode take on; a larger block is one piece."""
-
-_POOLED = 2 * _PIECE
-
 _PREPARED = 32 << 20
 """Bytes of prepared programs beyond which all are let go of, before one more is prepared."""
+
+_PARTS, _PREPARED_AT_ONCE = 256, 16 << 20
+"""Sections, and bytes of their programs, beyond which a range is read in several steps."""
 
 _QUICK_PROLOGUE, _QUICK_BLOCKS = 4096, 4096
 """Bytes of a prologue, and block entries, up to which a section is prepared at once."""
 
-_pool = threading.local()
+_Part: TypeAlias = tuple[Section, _native.Stored, int, int]
+"""Of a section the bytes from one to before another."""
 
 
 def is_archive(fd: int) -> bool:
@@ -91,7 +90,7 @@ class Reader:
         self._index_memory = index.nbytes + self._offsets.nbytes + self._known_good.nbytes
         self._lock = threading.Lock()
         self._recent: Section | None = None
-        self._programs: dict[int, tuple[Section, _native.Program]] = {}
+        self._prepared: dict[int, tuple[Section, _native.Stored]] = {}
         self._program_memory = 0
 
     @property
@@ -112,7 +111,7 @@ class Reader:
     def drop_programs(self) -> None:
         """Let go of prepared programs; the next read of a section prepares its own again."""
         with self._lock:
-            self._programs = {}
+            self._prepared = {}
             self._program_memory = 0
 
     def section_at(self, offset: int) -> Section:
@@ -122,7 +121,7 @@ class Reader:
         recent = self._recent
         if recent is None or not recent.offset <= offset < recent.end:
             index = int(self._offsets.searchsorted(offset, "right")) - 1
-            prepared = self._programs.get(index)
+            prepared = self._prepared.get(index)
             recent = prepared[0] if prepared else _layout.section_at(self._table, index)
             self._recent = recent
         return recent
@@ -135,8 +134,9 @@ class Reader:
 
     def describe(self, section: Section) -> tuple[bytes, bytes, npt.NDArray[np.uint64]]:
         """Program, shared parts and the stored bytes of every block's payload. Raises DamagedArchive."""
-        starts, ends, _ = self._spans(section, 0, section.blocks)
-        return (*self.program(section), ends - starts)
+        ends = self._entries(section)[:, 0]
+        starts = np.concatenate(([np.uint64(section.record + section.prologue)], ends[:-1]))
+        return (*self.program(section), ends - starts - np.uint64(_layout.LENGTH_SIZE))
 
     def read_into(self, offset: int, out: Any) -> None:
         """Fill the writable buffer `out` with the original's bytes from `offset` on.
@@ -153,14 +153,13 @@ class Reader:
             raise ValueError(f"bytes {offset} to {end} are not all of the original's {self.size}")
         done = offset
         while done < end:
-            section = self.section_at(done)
-            stop = min(end, section.end)
-            part = view[done - offset : stop - offset]
-            self._read_section(section, done - section.offset, stop - section.offset, part)
+            found, stop = self._found(done, end)
+            self._fill(found, view[done - offset : stop - offset])
             done = stop
 
     def read_at_once(self, offset: int, out: Bytes) -> bool:
-        """Fill `out` as read_into does if that takes one whole block and no waiting; else return False.
+        """Fill `out` as read_into does if nothing has to be waited for and all is in one section; else return
+        False.
 
         So it is if the section has no ref, the kernel has all that is to be read in memory, and the program
         is small or another read has prepared it.
@@ -168,77 +167,33 @@ class Reader:
         section = self.section_at(offset)
         lo = offset - section.offset
         hi = lo + len(out)
-        block, within = divmod(lo, section.block_size)
-        if section.ref != Ref.NONE or within or hi != min(section.size, lo + section.block_size):
+        if section.ref != Ref.NONE or hi > section.size:
             return False
-        prepared = self._programs.get(section.index)
-        program = prepared[1] if prepared else self._prepare_at_once(section)
-        if program is None or not self._known_good.item(section.index):
-            return False
-        # Of one block, without an array for each number.
-        entry = section.first_block + block
-        start = section.record + section.prologue if block == 0 else self._blocks.item(entry - 1, 0)
-        start += _layout.LENGTH_SIZE
-        payload = _buffer("payload", self._blocks.item(entry, 0) - start)
-        if not _fill_at_once(self._fd, start, payload):
-            return False
-        span = np.array([(0, len(payload))], np.uint64)
-        _decode(program, section, payload, block, span, self._blocks[entry : entry + 1, 1], out, lo, hi)
-        return True
+        prepared = self._prepared.get(section.index)
+        stored = prepared[1] if prepared else self._prepare_at_once(section)
+        return stored is not None and self._fill([(section, stored, lo, hi)], out, at_once=True)
 
-    def _read_section(self, section: Section, lo: int, hi: int, out: Bytes) -> None:
-        prepared = self._programs.get(section.index)
-        program = prepared[1] if prepared else self._prepare(section)
-        first, stop = lo // section.block_size, -(-hi // section.block_size)
-        step = max(1, _PIECE // section.block_size)
-        while first < stop:
-            starts, ends, checks = self._spans(section, first, min(stop, first + step))
-            taken = max(1, int(np.searchsorted(ends, starts[0] + np.uint64(_PIECE), "right")))
-            origin = int(starts[0])
-            target = self._target(section, first, min(stop, first + taken))
-            payload = _buffer("payload", int(ends[taken - 1]) - origin)
-            _fill(self._fd, origin, payload)
-            spans = np.empty((taken, 2), np.uint64)
-            spans[:, 0] = starts[:taken] - np.uint64(origin)
-            spans[:, 1] = ends[:taken] - starts[:taken]
-            begin = max(lo, first * section.block_size)
-            end = min(hi, (first + taken) * section.block_size)
-            part = out[begin - lo : end - lo]
-            _decode(program, section, payload, first, spans, checks[:taken], part, begin, end, target)
-            first += taken
+    def _found(self, offset: int, end: int) -> tuple[list[_Part], int]:
+        """The parts that make up [offset, end), or up to where their programs do not take much memory."""
+        parts: list[_Part] = []
+        memory = 0
+        while offset < end and len(parts) < _PARTS and memory < _PREPARED_AT_ONCE:
+            section = self.section_at(offset)
+            prepared = self._prepared.get(section.index)
+            stored = prepared[1] if prepared else self._prepare(section)
+            stop = min(end, section.end)
+            parts.append((section, stored, offset - section.offset, stop - section.offset))
+            memory += stored.program.memory
+            offset = stop
+        return parts, offset
 
-    def _target(self, section: Section, first: int, stop: int) -> Bytes | None:
-        """What blocks first..stop hold in the section that this one refers to, if it does.
-
-        Their grids are the same, and that section refers to no other.
-        """
-        if section.ref == Ref.NONE:
-            return None
-        other = _layout.section_at(self._table, section.target)
-        lo, hi = first * section.block_size, min(section.size, stop * section.block_size)
-        data = _buffer("target", hi - lo)
-        where = f"section {other.index}, to which it refers: "
+    def _fill(self, parts: list[_Part], out: Bytes, *, at_once: bool = False) -> bool:
         try:
-            self._read_section(other, lo, hi, data)
-        except BlockDamaged as error:
-            raise _layout.lost_block(section, error.block, where + error.reason) from None
-        except (DamagedArchive, UnsupportedArchive) as error:
-            if error.section is None:
-                raise
-            raise type(error)(where + error.reason, section.index, section.offset, section.end) from None
-        return data
-
-    def _spans(
-        self, section: Section, first: int, last: int
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-        """Where the payloads of blocks first..last start and end in the archive, and their checksums."""
-        entries = self._entries(section)
-        ends = entries[first:last, 0].astype(np.uint64)
-        starts = np.empty_like(ends)
-        starts[0] = section.record + section.prologue if first == 0 else entries[first - 1, 0]
-        starts[1:] = ends[:-1]
-        starts += np.uint64(4)
-        return starts, ends, entries[first:last, 1].astype(np.uint64)
+            return _native.read(self._fd, [part[1:] for part in parts], out, at_once=at_once)
+        except _native.BlockDamaged as error:
+            section = parts[error.part][0]
+            where = _referred(section) if error.in_target else ""
+            raise _layout.lost_block(section, error.block, f"{where}{error}") from None
 
     def _entries(self, section: Section) -> Blocks:
         index = section.index
@@ -255,30 +210,46 @@ class Reader:
     def _record_end(self, index: int) -> int:
         return int(self._table["record"][index + 1]) if index + 1 < len(self._table) else self._index_offset
 
-    def _prepare(self, section: Section) -> _native.Program:
+    def _prepare(self, section: Section) -> _native.Stored:
+        target = None if section.ref == Ref.NONE else self._target(section)
         with self._lock:
-            prepared = self._programs.get(section.index)
-            return prepared[1] if prepared else self._keep(section, *self.program(section))
+            if prepared := self._prepared.get(section.index):
+                return prepared[1]
+            return self._keep(section, *self.program(section), target)
 
-    def _prepare_at_once(self, section: Section) -> _native.Program | None:
+    def _target(self, section: Section) -> _native.Stored:
+        """What a section refers to, which itself refers to nothing."""
+        target = _layout.section_at(self._table, section.target)
+        try:
+            prepared = self._prepared.get(target.index)
+            return prepared[1] if prepared else self._prepare(target)
+        except (DamagedArchive, UnsupportedArchive) as error:
+            if error.section is None:
+                raise
+            reason = _referred(section) + error.reason
+            raise type(error)(reason, section.index, section.offset, section.end) from None
+
+    def _prepare_at_once(self, section: Section) -> _native.Stored | None:
         if section.prologue > _QUICK_PROLOGUE or section.blocks > _QUICK_BLOCKS:
             return None
         # Who has it may be waiting for the disk.
         if not self._lock.acquire(blocking=False):
             return None
         try:
-            if prepared := self._programs.get(section.index):
+            if prepared := self._prepared.get(section.index):
                 return prepared[1]
             data = np.empty(section.prologue, np.uint8)
             if not _fill_at_once(self._fd, section.record, data):
                 return None
-            self._entries(section)
-            return self._keep(section, *_layout.unpack_prologue(section, data.tobytes()))
+            return self._keep(section, *_layout.unpack_prologue(section, data.tobytes()), None)
         finally:
             self._lock.release()
 
-    def _keep(self, section: Section, wire: bytes, shared: bytes) -> _native.Program:
-        """The program, prepared and kept. The caller holds the lock."""
+    def _keep(
+        self, section: Section, wire: bytes, shared: bytes, target: _native.Stored | None
+    ) -> _native.Stored:
+        """The section, prepared and kept. The caller holds the lock."""
+        entries = self._entries(section)
         try:
             program = _native.Program(wire, shared, section.bits, section.count, section.block)
         except _native.UnknownCode as error:
@@ -286,12 +257,14 @@ class Reader:
         except (_native.ProgramRefused, _native.BlockDamaged) as error:
             # The latter for what a Repeat repeats: it is a payload among the shared parts.
             raise _layout.lost_section(section, str(error)) from None
+        start = section.record + section.prologue
+        stored = _native.Stored(program, entries, start, target, section.ref)
         if self._program_memory > _PREPARED:
-            self._programs = {}
+            self._prepared = {}
             self._program_memory = 0
-        self._programs[section.index] = section, program
+        self._prepared[section.index] = section, stored
         self._program_memory += program.memory
-        return program
+        return stored
 
 
 class _Sections(Sequence[Section]):
@@ -361,30 +334,5 @@ def _fill_at_once(fd: int, offset: int, out: Bytes) -> bool:
         return False
 
 
-def _decode(
-    program: _native.Program,
-    section: Section,
-    payload: Bytes,
-    first: int,
-    spans: npt.NDArray[np.uint64],
-    checks: npt.NDArray[np.uint64],
-    out: Bytes,
-    lo: int,
-    hi: int,
-    target: Bytes | None = None,
-) -> None:
-    try:
-        program.decode(payload, first, spans, checks, out, lo, hi, target, section.ref)
-    except _native.BlockDamaged as error:
-        raise _layout.lost_block(section, error.block, str(error)) from None
-
-
-def _buffer(use: str, size: int) -> Bytes:
-    """Room for `size` bytes, the calling thread's own until it asks again for the same use."""
-    if size > _POOLED:
-        return np.empty(size, np.uint8)
-    pooled: Bytes | None = getattr(_pool, use, None)
-    if pooled is None or len(pooled) < size:
-        pooled = np.empty(size, np.uint8)
-        setattr(_pool, use, pooled)
-    return pooled[:size]
+def _referred(section: Section) -> str:
+    return f"section {section.target}, to which it refers: "

@@ -79,7 +79,7 @@ def test_a_damaged_block_is_lost_wherever_it_is_referred_to() -> None:
     lost = [(sections[i].offset + 256, sections[i].offset + 384) for i in (1, 3, 4)]
     assert [(fault.begin, fault.end) for fault in checked(bad).faults] == lost
     assert_rest_reads(bad, whole, lost)
-    with opened(bad) as fd, pytest.raises(BlockDamaged, match="section 1, to which it refers: block 2"):
+    with opened(bad) as fd, pytest.raises(BlockDamaged, match="block 2: section 1, to which it refers: "):
         read(Reader(fd), *lost[2])
 
 
