@@ -18,7 +18,7 @@ from brevisfs.fs._inodes import Inode
 from brevisfs.fs._options import RecompressionOptions
 from brevisfs.fs._publishing import Publishing, Source
 from brevisfs.fs._state import on_disk
-from brevisfs.recompress import Refused, check_room, looks_like_model, pack_in_worker, too_little
+from brevisfs.recompress import Pace, Refused, check_room, looks_like_model, pack_in_worker, too_little
 from brevisfs.store import PENDING_SUFFIX, Entry, Kind, Step, Store, Temporary, equal_losers, settle, walk
 
 log = logging.getLogger("brevisfs.fs")
@@ -41,7 +41,7 @@ class Job:
     error: str = ""
     done: int = 0
     total: int = 0
-    pause: Callable[[bool], None] | None = None
+    set_pace: Callable[[Pace], None] | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
@@ -90,7 +90,8 @@ class Recompression:
         """Does what somebody asks for. Raises ValueError for anything but these:
 
         `pause` holds up the running workers and starts no more, until `resume`; `drain` packs what waits
-        without letting it settle, whatever the hour and the load, until `undrain`.
+        without letting it settle, whatever the hour and the load, and tries once more what failed before,
+        until `undrain`.
         """
         match what:
             case b"pause" | b"resume":
@@ -99,8 +100,11 @@ class Recompression:
                 self.draining = what == b"drain"
             case _:
                 raise ValueError(what)
+        if what == b"drain":
+            for job in self._waiting.values():
+                job.error = ""
         for job in self._running.values():
-            self._pause(job)
+            self._set_pace(job)
         self._wake()
 
     def status(self) -> dict[str, Any]:
@@ -221,15 +225,15 @@ class Recompression:
         def progress(done: int, total: int) -> None:
             job.done, job.total = done, total
 
-        def started(pause: Callable[[bool], None]) -> None:
-            job.pause = pause
-            self._pause(job)
+        def started(set_pace: Callable[[Pace], None]) -> None:
+            job.set_pace = set_pace
+            self._set_pace(job)
 
         size = source.identity.size
         outcome = await pack_in_worker(
             source.file, archive.file, self._options.profile, progress=progress, started=started
         )
-        job.pause = None
+        job.set_pace = None
         if isinstance(outcome, Refused):
             self.refused += 1
             log.info("%s stays as it is: %s", source.name, outcome.reason)
@@ -246,9 +250,9 @@ class Recompression:
             # It was changed in the store itself.
             self._add(job.inode, self._options.settle)
 
-    def _pause(self, job: Job) -> None:
-        if job.pause is not None:
-            job.pause(self.paused and not self.draining)
+    def _set_pace(self, job: Job) -> None:
+        if job.set_pace is not None:
+            job.set_pace(Pace.HURRIED if self.draining else Pace.PAUSED if self.paused else Pace.MODEST)
 
     # What a former run has left.
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,15 @@ class Refused:
 Outcome = Packed | Refused
 
 
+class Pace(Enum):
+    """How a worker goes on: not at all for now; when nobody else wants the processor; or, because somebody
+    waits for it, as anybody else."""
+
+    PAUSED = b"p"
+    MODEST = b"m"
+    HURRIED = b"h"
+
+
 class WorkerFailed(BrevisError):
     """A worker died, or could not do its work."""
 
@@ -46,13 +56,12 @@ async def pack_in_worker(
     *,
     jobs: int = 1,
     progress: Callable[[int, int], None],
-    started: Callable[[Callable[[bool], None]], None] = lambda _: None,
+    started: Callable[[Callable[[Pace], None]], None] = lambda _: None,
 ) -> Outcome:
     """Packs an open file into an empty open one, in a process that ends with this one.
 
-    `progress` is called with how much of the work is done and all of it, `started` with what makes the
-    process pause (True) and go on (False). Raises WorkerFailed. If cancelled, the process is gone when it
-    returns.
+    `progress` is called with how much of the work is done and all of it, `started` with what sets the
+    process's pace, MODEST at first. Raises WorkerFailed. If cancelled, the process is gone when it returns.
     """
     command = [sys.executable, "-P", "-m", "brevisfs.recompress.worker"]
     arguments = [str(source), str(target), profile, str(jobs), str(MEMORY)]
@@ -70,7 +79,7 @@ async def pack_in_worker(
             )
         finally:
             os.close(listening)
-        return await _follow(process, progress, partial(started, partial(_pause, telling)))
+        return await _follow(process, progress, partial(started, partial(_set_pace, telling)))
     finally:
         os.close(telling)
 
@@ -92,9 +101,9 @@ async def _follow(
     return _outcome(said, process.returncode)
 
 
-def _pause(telling: int, pausing: bool) -> None:
+def _set_pace(telling: int, pace: Pace) -> None:
     with suppress(OSError):  # it has ended
-        os.write(telling, b"p" if pausing else b"r")
+        os.write(telling, pace.value)
 
 
 async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None]) -> dict[str, Any]:

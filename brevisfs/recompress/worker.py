@@ -2,9 +2,9 @@
 
 SOURCE and TARGET are descriptors, TARGET of an empty file. Says on stdout, a JSON object a line, how far it
 is, `done` of `total`, and last what came of it: `stored` bytes, or why the file was `refused`, or why
-packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Is told on stdin
-to pause, `p`, and to go on, `r`. Ends when its stdin does, which is when whoever started it ends: also while
-it pauses, unlike a process that was stopped.
+packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Is told its Pace on
+stdin. Ends when its stdin does, which is when whoever started it ends: also while it pauses, unlike a process
+that was stopped.
 """
 
 import ctypes
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from brevisfs.errors import BrevisError
 from brevisfs.recompress._check import same_as
+from brevisfs.recompress._worker import Pace
 from brevisfs.safetensors import NotSafetensors
 from brevisfs.synth import Profile, SourceChanged, pack
 
@@ -32,9 +33,9 @@ _TRIES = 20
 
 def main(source: str, target: str, profile: str, jobs: str, memory: str) -> None:
     """Packs, syncs, compares."""
+    be_modest(int(memory))
     _going_on.set()
     threading.Thread(target=_listen, daemon=True).start()
-    be_modest(int(memory))
     _say(**_pack(int(source), int(target), Profile(profile), int(jobs)))
 
 
@@ -57,7 +58,7 @@ def _pack(source: int, target: int, profile: Profile, jobs: int) -> dict[str, ob
 def be_modest(memory: int) -> None:
     """Takes the processor and the disk only when nobody else wants them, and at most `memory` bytes."""
     os.nice(19)
-    _be_nice_to_other_sessions()
+    _be_nice_to_other_sessions(19)
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
@@ -65,12 +66,12 @@ def be_modest(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _be_nice_to_other_sessions() -> None:
+def _be_nice_to_other_sessions(level: int) -> None:
     """Where the kernel shares the processor among sessions first, `nice` counts only inside of one."""
     with suppress(FileNotFoundError, PermissionError):  # a kernel that does not
         for _ in range(_TRIES):
             try:
-                Path("/proc/self/autogroup").write_text("19")
+                Path("/proc/self/autogroup").write_text(str(level))
                 return
             except BlockingIOError:  # somebody else has just done it: once in a tenth of a second
                 time.sleep(0.1)
@@ -105,9 +106,11 @@ def _say(**what: object) -> None:
 
 def _listen() -> None:
     while said := os.read(0, 1):
-        if said == b"p":
+        pace = Pace(said)
+        if pace is Pace.PAUSED:
             _going_on.clear()
         else:
+            _be_nice_to_other_sessions(19 if pace is Pace.MODEST else 0)
             _going_on.set()
     os._exit(1)
 

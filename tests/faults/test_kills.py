@@ -140,6 +140,7 @@ class Client:
 
     def pack(self) -> None:
         """Waits until all that is to be packed is packed."""
+        os.setxattr(self.folder, "user.brevisfs.recompression", b"drain")
         while json.loads(os.getxattr(self.folder, "user.brevisfs.recompression"))["left"]:
             time.sleep(0.01)
 

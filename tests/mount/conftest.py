@@ -36,12 +36,18 @@ class Mount:
         found: dict[str, Any] = json.loads(os.getxattr(self.path, "user.brevisfs.recompression"))
         return found
 
+    def command(self, what: str) -> None:
+        """See Recompression.command."""
+        os.setxattr(self.path, "user.brevisfs.recompression", what.encode())
+
     def drain(self) -> None:
         """Returns once nothing is left to be packed but what failed to."""
         deadline = time.monotonic() + 120
+        self.command("drain")
         while self.packing()["left"]:
             assert time.monotonic() < deadline, "packing does not come to an end"
             time.sleep(0.02)
+        self.command("undrain")
 
     def settle(self) -> None:
         """Returns once no file is open: RELEASE comes after the kernel's own last read, not at close."""

@@ -271,10 +271,6 @@ def test_changed_and_removed_while_it_is_packed(slowly: Mount, store: Path, larg
     assert os.listdir(store / ".brevisfs/tmp") == []
 
 
-def command(mounted: Mount, what: bytes) -> None:
-    os.setxattr(mounted.path, "user.brevisfs.recompression", what)
-
-
 def workers(daemon: int) -> list[int]:
     found = Path(f"/proc/{daemon}/task").glob("*/children")
     return [int(child) for path in found for child in path.read_text().split()]
@@ -291,8 +287,10 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_job(slowly: Mount, store:
     assert (slowly.path / "m").read_bytes() == large
     assert os.listdir(store / ".brevisfs/tmp") == []
     (slowly.path / "n").write_bytes(model(1))
+    soon(lambda: state(slowly.path / "n") == b"archive")
+    assert state(slowly.path / "m") == b"raw"
     slowly.drain()
-    assert state(slowly.path / "n") == b"archive"
+    assert state(slowly.path / "m") == b"archive"
 
 
 def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
@@ -304,25 +302,29 @@ def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
     soon(lambda: not session.exists() or session.read_text().endswith("nice 19\n"))
     open_files = [os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()]
     assert not any("fuse" in path or path.endswith("/lock") for path in open_files)
+    slowly.command("drain")
+    soon(lambda: not session.exists() or session.read_text().endswith("nice 0\n"))
+    slowly.command("undrain")
+    soon(lambda: not session.exists() or session.read_text().endswith("nice 19\n"))
     os.kill(slowly.daemon, signal.SIGKILL)
     soon(lambda: not Path(f"/proc/{worker}").exists())
     subprocess.run(["fusermount3", "-u", "-z", str(slowly.path)], check=True)
 
 
 def test_paused_and_resumed(slowly: Mount, large: bytes) -> None:
-    command(slowly, b"pause")
+    slowly.command("pause")
     (slowly.path / "m").write_bytes(model(1))
     soon(lambda: slowly.packing()["left"] == 1)
     with pytest.raises(OSError):
-        command(slowly, b"nonsense")
-    command(slowly, b"drain")
+        slowly.command("nonsense")
+    slowly.command("drain")
     slowly.drain()
-    command(slowly, b"undrain")
+    slowly.command("undrain")
     assert slowly.packing()["packed"] == 1
-    command(slowly, b"resume")
+    slowly.command("resume")
     begin_packing(slowly, slowly.path / "n", large)
     soon(lambda: bool(workers(slowly.daemon)))
-    command(slowly, b"pause")
+    slowly.command("pause")
     (worker,) = workers(slowly.daemon)
 
     def work() -> str:
@@ -335,7 +337,7 @@ def test_paused_and_resumed(slowly: Mount, large: bytes) -> None:
 
     soon(is_idle)
     assert slowly.packing()["left"] == 1
-    command(slowly, b"resume")
+    slowly.command("resume")
     slowly.drain()
     assert state(slowly.path / "n") == b"archive"
     assert (slowly.path / "n").read_bytes() == large
@@ -344,7 +346,7 @@ def test_paused_and_resumed(slowly: Mount, large: bytes) -> None:
 def test_a_paused_worker_ends_with_the_daemon(slowly: Mount, large: bytes) -> None:
     begin_packing(slowly, slowly.path / "m", large)
     soon(lambda: bool(workers(slowly.daemon)))
-    command(slowly, b"pause")
+    slowly.command("pause")
     (worker,) = workers(slowly.daemon)
     os.kill(slowly.daemon, signal.SIGKILL)
     soon(lambda: not Path(f"/proc/{worker}").exists())
