@@ -13,7 +13,7 @@ from brevisfs.fs._backing import Backing
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._readahead import REQUEST
 from brevisfs.fs._state import Handles, State, on_disk
-from brevisfs.store import Entry, Identity
+from brevisfs.store import Entry, Identity, read_whole
 
 log = logging.getLogger("brevisfs.fs")
 
@@ -67,7 +67,8 @@ class Files(State):
                 return await self.cache.read(backing, off, size)
             if (at_once := self._read_at_once(backing.file, off, size)) is not None:
                 return at_once
-            return await on_disk(_read_all, backing.file, off, size)
+            # A short answer would end the file for the kernel.
+            return await on_disk(read_whole, backing.file, size, off)
         finally:
             self.backings.release(backing)
 
@@ -113,14 +114,3 @@ class Files(State):
         except (BrevisError, OSError) as error:
             log.error("%s: %s", opened.name, error)
             raise FUSEError(errno.EIO) from None
-
-
-def _read_all(file: int, offset: int, size: int) -> bytes:
-    """`size` bytes, fewer only at the end of the file: a short answer would end it for the kernel."""
-    data = os.pread(file, size, offset)
-    while 0 < len(data) < size:
-        more = os.pread(file, size - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data

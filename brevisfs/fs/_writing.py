@@ -23,6 +23,7 @@ from brevisfs.store import (
     copy_metadata,
     is_reserved,
     links,
+    write_whole,
 )
 
 log = logging.getLogger("brevisfs.fs")
@@ -241,7 +242,7 @@ class Writing(Files):
                 length = min(_PIECE, whole - offset)
                 with memoryview(buffer)[:length] as piece:
                     source.reader.read_into(offset, piece)
-                    _write_all(target, piece, offset)
+                    write_whole(target, piece, offset)
                 self.unpacked[source.name] = offset + length, whole
                 if time.monotonic() - told > _TOLD:
                     told = time.monotonic()
@@ -328,13 +329,6 @@ def _resize_open(file: int, size: int) -> os.stat_result:
 def _touch(file: int) -> os.stat_result:
     os.utime(file)
     return os.fstat(file)
-
-
-def _write_all(file: int, data: bytes | memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        with memoryview(data)[done:] as rest:
-            done += os.pwrite(file, rest, offset + done)
 
 
 def _write_most(file: int, data: bytes, offset: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from brevisfs import archive
 from brevisfs.errors import BrevisError, ExitCode
+from brevisfs.store import read_whole
 
 _SMALLEST = 10  # length, and {}
 _LONGEST_HEADER = 100_000_000
@@ -55,18 +56,8 @@ def same_as(source: int, packed: int, jobs: int, progress: Callable[[int, int], 
     if reader.size != os.fstat(source).st_size:
         return False
     for offset, data in archive.decoded(reader, jobs):
-        if data.tobytes() != _read(source, len(data), offset):
+        if data.tobytes() != read_whole(source, len(data), offset):
             return False
         if progress is not None:
             progress(offset + len(data), reader.size)
     return True
-
-
-def _read(file: int, size: int, offset: int) -> bytes:
-    data = os.pread(file, size, offset)
-    while 0 < len(data) < size:
-        more = os.pread(file, size - len(data), offset + len(data))
-        if not more:
-            break
-        data += more
-    return data

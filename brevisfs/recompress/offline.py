@@ -25,6 +25,7 @@ from brevisfs.store import (
     links,
     settle,
     walk,
+    write_whole,
 )
 
 Progress = Callable[[int, int], None]
@@ -111,7 +112,7 @@ def restore(session: Session, found: Found, jobs: int, progress: Progress | None
         for offset, data in archive.decoded(reader, jobs):
             plain = data.tobytes()
             digest.update(plain)
-            _write_all(made.file, plain)
+            write_whole(made.file, plain, offset)
             if progress is not None:
                 progress(offset + len(data), reader.size)
         if digest.digest() != reader.sha256:
@@ -162,9 +163,3 @@ def _part(progress: Progress | None, part: int) -> Progress | None:
     if progress is None:
         return None
     return lambda done, total: progress(part * total + done, 2 * total)
-
-
-def _write_all(file: int, data: bytes) -> None:
-    done = os.write(file, data)
-    while done < len(data):
-        done += os.write(file, data[done:])

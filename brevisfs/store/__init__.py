@@ -18,6 +18,7 @@ from brevisfs.store._recover import Place, begin, equal_losers, links, settle, u
 from brevisfs.store._session import Session, begin_session, exclusive
 from brevisfs.store._store import Entry, Identity, Kind, Step, Store
 from brevisfs.store._syscalls import sync_filesystem
+from brevisfs.store._whole import read_whole, write_whole
 
 __all__ = [
     "ARCHIVE_SUFFIX",
@@ -48,6 +49,7 @@ __all__ = [
     "is_reserved",
     "kept_unmounted",
     "links",
+    "read_whole",
     "settle",
     "shown_as",
     "sync_filesystem",
@@ -55,4 +57,5 @@ __all__ = [
     "take_lock",
     "unpack_links",
     "walk",
+    "write_whole",
 ]

@@ -17,6 +17,7 @@ from brevisfs.store._names import ARCHIVE_SUFFIX, PENDING_SUFFIX
 from brevisfs.store._private import Private, Temporary
 from brevisfs.store._store import Entry, Identity, Kind, Step, Store
 from brevisfs.store._syscalls import move
+from brevisfs.store._whole import read_whole, write_whole
 
 _INTENT = b"intent"
 _INTENDED = b"intended"
@@ -47,6 +48,7 @@ def unpack_links(
     move(private.temporaries, plain.name, private.folder, _INTENDED)
     record = {
         "archive": [archive.st_size, archive.st_mtime_ns],
+        "inode": archive.st_ino,
         "names": [([os.fsdecode(step) for step in trail], os.fsdecode(name)) for trail, name in places],
     }
     try:
@@ -61,9 +63,7 @@ def unpack_links(
 def _record_intent(private: Private, record: bytes) -> None:
     draft = private.temporary()
     try:
-        done = 0
-        while done < len(record):
-            done += os.write(draft.file, record[done:])
+        write_whole(draft.file, record, 0)
         os.fsync(draft.file)
         move(private.temporaries, draft.name, private.folder, _INTENT)
     finally:
@@ -82,17 +82,34 @@ def finish_intent(store: Store, private: Private) -> None:
         return
     with open(file, "rb") as text:
         record = json.load(text)
+    archive = tuple(record["archive"])
+    moved = False
     for trail, name in record["names"]:
-        # A folder that is gone has nothing to change; whoever took it away took the archive's name along.
         try:
             with store.folder_at([os.fsencode(step) for step in trail]) as folder:
-                _unpack_link(store, private, folder, os.fsencode(name), tuple(record["archive"]))
+                _unpack_link(store, private, folder, os.fsencode(name), archive)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
+            moved = True
+    if moved:
+        _unpack_moved(store, private, record["inode"], archive)
     os.unlink(_INTENT, dir_fd=private.folder)
     sync_folder(private.folder)
     os.unlink(_INTENDED, dir_fd=private.folder)
+
+
+def _unpack_moved(store: Store, private: Private, number: int, archive: tuple[int, int]) -> None:
+    """Finds names whose folders were moved between the starts. In a copy the archive has another number:
+    such names then keep it, which has the same bytes.
+    """
+
+    def is_it(status: os.stat_result) -> bool:
+        return (status.st_ino, status.st_size, status.st_mtime_ns) == (number, *archive)
+
+    for trail, name in _archives(store, is_it):
+        with store.folder(trail) as folder:
+            _unpack_link(store, private, folder, name, archive)
 
 
 def _unpack_link(store: Store, private: Private, folder: int, name: bytes, archive: tuple[int, int]) -> None:
@@ -139,11 +156,15 @@ def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, list[Entr
 
 def links(store: Store, archive: os.stat_result) -> list[tuple[list[Step], bytes]]:
     """All names of an archive, as (trail of the folder, name)."""
+    return _archives(store, lambda status: os.path.samestat(status, archive))
+
+
+def _archives(store: Store, is_it: Callable[[os.stat_result], bool]) -> list[tuple[list[Step], bytes]]:
     return [
         (trail, entry.name)
         for trail, found in walk(store)
         for entry, _ in found
-        if entry.kind is Kind.ARCHIVE and os.path.samestat(entry.status, archive)
+        if entry.kind is Kind.ARCHIVE and is_it(entry.status)
     ]
 
 
@@ -191,7 +212,7 @@ def _content(store: Store, folder: int, entry: Entry) -> Iterator[Callable[[int,
 
         def read(begin: int, end: int) -> Bytes:
             if reader is None:
-                return np.frombuffer(os.pread(file, end - begin, begin), np.uint8)
+                return np.frombuffer(read_whole(file, end - begin, begin), np.uint8)
             out = np.empty(end - begin, np.uint8)
             reader.read_into(begin, out)
             return out

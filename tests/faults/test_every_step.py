@@ -7,6 +7,7 @@ import stat
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from brevisfs.store import (
     NeedsRaw,
     Private,
     Store,
+    Temporary,
     begin,
     copy_metadata,
     equal_losers,
@@ -129,14 +131,14 @@ def cut_off_everywhere(tmp_path: Path, make: Callable[[Path], None], work: Calla
             work(changes)
 
     # Counting the steps is doing all of them.
-    count = steps_of(lambda: run(whole), -1)
-    assert count is not None
+    steps = steps_of(lambda: run(whole), -1)
+    assert steps is not None
     new = shown(whole)
     assert not lost(whole)
     recover(whole)
     assert shown(whole) == new
     assert sorted(os.listdir(whole / ".brevisfs")) == ["lost+found", "tmp"]
-    for step in range(count):
+    for step in range(steps):
         root = tmp_path / f"step{step}"
         root.mkdir()
         make(root)
@@ -204,63 +206,78 @@ def test_unlink_and_link(tmp_path: Path, kind: str) -> None:
         cut_off_everywhere(tmp_path / name, make, work)
 
 
+def publish(changes: Changes) -> None:
+    """What a mount does with `a` once a worker has packed it."""
+    with changes.store.folder([]) as here:
+        entry = changes.store.find(here, b"a")
+        source = changes.store.open(here, entry)
+        archive = given(changes, source, raw_archive([A]))
+        changes.publish(here, b"a", archive, Identity.of(os.fstat(source)))
+
+
+def unpack(changes: Changes) -> None:
+    """What a mount does with `a`, and its other names, before it is written to."""
+    with changes.store.folder([]) as here:
+        entry = changes.store.find(here, b"a")
+        source = changes.store.open(here, entry)
+        plain = given(changes, source, A)
+        if entry.status.st_nlink == 1:
+            changes.unpack(here, entry, plain)
+            return
+    places = [([step.name for step in trail], name) for trail, name in links(changes.store, entry.status)]
+    assert len(places) == entry.status.st_nlink
+    unpack_links(changes, places, os.fstat(source), plain)
+
+
+def given(changes: Changes, source: int, data: bytes) -> Temporary:
+    """A temporary file with other bytes and the metadata of an open one, on disk."""
+    made = changes.private.temporary()
+    os.write(made.file, data)
+    copy_metadata(source, made.file)
+    os.fsync(made.file)
+    return made
+
+
 def test_publish(tmp_path: Path) -> None:
-    def make(root: Path) -> None:
-        add(root, "a", "raw", A)
-
-    def work(changes: Changes) -> None:
-        with changes.store.folder([]) as here:
-            entry = changes.store.find(here, b"a")
-            source = changes.store.open(here, entry)
-            archive = changes.private.temporary()
-            os.write(archive.file, raw_archive([A]))
-            copy_metadata(source, archive.file)
-            os.fsync(archive.file)
-            changes.publish(here, b"a", archive, Identity.of(os.fstat(source)))
-
-    cut_off_everywhere(tmp_path, make, work)
+    cut_off_everywhere(tmp_path, lambda root: add(root, "a", "raw", A), publish)
 
 
 @pytest.mark.parametrize("kind", ["archive", "pending"])
 def test_unpack(tmp_path: Path, kind: str) -> None:
-    def make(root: Path) -> None:
-        add(root, "a", kind, A)
+    cut_off_everywhere(tmp_path, lambda root: add(root, "a", kind, A), unpack)
 
-    def work(changes: Changes) -> None:
-        with changes.store.folder([]) as here:
-            entry = changes.store.find(here, b"a")
-            source = changes.store.open(here, entry)
-            plain = changes.private.temporary()
-            os.write(plain.file, A)
-            copy_metadata(source, plain.file)
-            os.fsync(plain.file)
-            changes.unpack(here, entry, plain)
 
-    cut_off_everywhere(tmp_path, make, work)
+def with_three_names(root: Path) -> None:
+    (root / "d").mkdir()
+    add(root, "a", "archive", A)
+    os.link(root / "a.brv", root / "b.brv")
+    os.link(root / "a.brv", root / "d/c.brv+")
 
 
 def test_unpack_of_an_archive_with_three_names(tmp_path: Path) -> None:
-    def make(root: Path) -> None:
-        (root / "d").mkdir()
-        add(root, "a", "archive", A)
-        os.link(root / "a.brv", root / "b.brv")
-        os.link(root / "a.brv", root / "d/c.brv+")
+    cut_off_everywhere(tmp_path, with_three_names, unpack)
 
-    def work(changes: Changes) -> None:
-        with changes.store.folder([]) as here:
-            entry = changes.store.find(here, b"a")
-            source = changes.store.open(here, entry)
-            plain = changes.private.temporary()
-            os.write(plain.file, A)
-            copy_metadata(source, plain.file)
-            os.fsync(plain.file)
-            places = [
-                ([step.name for step in trail], name) for trail, name in links(changes.store, entry.status)
-            ]
-            assert len(places) == 3
-            unpack_links(changes, places, os.fstat(source), plain)
 
-    cut_off_everywhere(tmp_path, make, work)
+def test_names_in_a_folder_that_is_moved_before_the_next_start(tmp_path: Path) -> None:
+    """They are of the same file as the others still, and one of another file as large and old is not."""
+    for step in count():
+        root = tmp_path / f"step{step}"
+        root.mkdir()
+        with_three_names(root)
+        add(root, "other", "archive", A)
+
+        def run(root: Path = root) -> None:
+            with changing(root) as changes:
+                unpack(changes)
+
+        if steps_of(run, step) is not None:
+            break
+        (root / "d").rename(root / "e")
+        recover(root)
+        files = [path for path in root.rglob("*") if path.is_file() and ".brevisfs" not in path.parts]
+        numbers = {path.name.removesuffix(".brv"): path.stat().st_ino for path in files}
+        assert numbers["a"] == numbers["b"] == numbers["c"] != numbers["other"]
+    assert step > 10
 
 
 def test_what_an_archive_cannot_be_called(tmp_path: Path) -> None:
@@ -297,10 +314,10 @@ def test_no_room_for_a_change_of_many_names(tmp_path: Path, monkeypatch: pytest.
         entry = changes.store.find(here, b"a")
         plain = changes.private.temporary()
 
-        def full(file: int, data: bytes) -> int:
+        def full(file: int, data: bytes, offset: int) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(os, "write", full)
+        monkeypatch.setattr(os, "pwrite", full)
         with pytest.raises(OSError, match="No space"):
             unpack_links(changes, [([], b"a"), ([], b"b")], entry.status, plain)
         monkeypatch.undo()
