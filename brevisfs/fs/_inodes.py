@@ -247,20 +247,27 @@ class Inodes:
         before, inode.identity = inode.identity, Identity.of(status)
         if inode.opened == before:
             inode.opened = inode.identity
+        if inode.identity[:2] != before[:2]:
+            self._rekey(
+                inode, (inode.key[0], status.st_dev, status.st_ino)
+            )  # overlayfs made a copy to change
         self.outdate(inode)
 
     def rebind(self, inode: Inode, kind: Kind, status: os.stat_result) -> None:
         """The daemon has put another backing file with the same content in the place of the inode's."""
         unchanged = inode.opened == inode.identity
-        if self._by_key.get(inode.key) is inode:
-            del self._by_key[inode.key]
-        inode.key = kind, status.st_dev, status.st_ino
-        self._by_key[inode.key] = inode
-        self._forgotten.pop(inode.key, None)
+        self._rekey(inode, (kind, status.st_dev, status.st_ino))
         inode.identity = Identity.of(status)
         if unchanged or inode.open:
             inode.opened = inode.identity
         self.outdate(inode)
+
+    def _rekey(self, inode: Inode, key: Key) -> None:
+        if self._by_key.get(inode.key) is inode:
+            del self._by_key[inode.key]
+        inode.key = key
+        self._by_key[key] = inode
+        self._forgotten.pop(key, None)
 
     def _lose(self, inode: Inode) -> None:
         """A folder is in whatever state the same; but its number may soon be that of another one."""

@@ -270,7 +270,7 @@ class Recompression:
         operations = self._operations
         catalog = operations.writing.catalog
         root = os.fstat(operations.store.root)
-        gone = catalog.known() - {(root.st_dev, root.st_ino)}
+        gone = await trio.to_thread.run_sync(catalog.known) - {(root.st_dev, root.st_ino)}
         folders = walk(operations.store)
         while True:
             step = await trio.to_thread.run_sync(next, folders, None)

@@ -26,7 +26,8 @@ CREATE TABLE IF NOT EXISTS judged (
 class Catalog:
     """The ctime to show of archives and their folders, in ns, and raw files that are not worth another try.
 
-    Look-ups are in memory, from any thread; what is noted goes to the file at once, and blocks.
+    Look-ups are in memory, from any thread; what is noted goes to the file at once, and blocks. The lock is
+    held while the tables change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -74,8 +75,9 @@ class Catalog:
     def note_ctime(self, status: os.stat_result, ctime_ns: int) -> None:
         """From now on `ctime_ns` is shown for this archive or folder, as long as its own does not change."""
         row = status.st_dev, status.st_ino, status.st_ctime_ns, ctime_ns
-        self._ctimes[row[:2]] = row[2:]
-        self._write("INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?)", row)
+        with self._lock:
+            self._ctimes[row[:2]] = row[2:]
+            self._write("INSERT OR REPLACE INTO published VALUES (?, ?, ?, ?)", row)
 
     def judgement(self, file: Identity) -> str | None:
         """Why a raw file in this state is not to be packed; None if nothing is known against it."""
@@ -84,26 +86,28 @@ class Catalog:
 
     def note_judgement(self, file: Identity, reason: str) -> None:
         """Remembers why a raw file in this state is not to be packed."""
-        self._judged[file.device, file.inode] = file.size, file.mtime_ns, reason
         row = file.device, file.inode, file.size, file.mtime_ns, reason
-        self._write("INSERT OR REPLACE INTO judged VALUES (?, ?, ?, ?, ?)", row)
+        with self._lock:
+            self._judged[row[:2]] = row[2:]
+            self._write("INSERT OR REPLACE INTO judged VALUES (?, ?, ?, ?, ?)", row)
 
     def known(self) -> set[tuple[int, int]]:
-        """The files that something is known of, as (device, inode)."""
-        return {*self._ctimes, *self._judged}
+        """The files that something is known of, as (device, inode). Blocks."""
+        with self._lock:
+            return {*self._ctimes, *self._judged}
 
     def forget(self, files: set[tuple[int, int]]) -> None:
         """Drops what is known of files that are gone."""
         for key in files:
-            if self._ctimes.pop(key, None) is not None:
-                self._write("DELETE FROM published WHERE device = ? AND inode = ?", key)
-            if self._judged.pop(key, None) is not None:
-                self._write("DELETE FROM judged WHERE device = ? AND inode = ?", key)
+            with self._lock:
+                if self._ctimes.pop(key, None) is not None:
+                    self._write("DELETE FROM published WHERE device = ? AND inode = ?", key)
+                if self._judged.pop(key, None) is not None:
+                    self._write("DELETE FROM judged WHERE device = ? AND inode = ?", key)
 
     def _write(self, statement: str, row: tuple[object, ...]) -> None:
-        with self._lock:
-            try:
-                with self._file:
-                    self._file.execute(statement, row)
-            except (sqlite3.Error, OverflowError) as error:  # it is known until the mount ends
-                log.warning("the catalog could not be written: %s", error)
+        try:
+            with self._file:
+                self._file.execute(statement, row)
+        except (sqlite3.Error, OverflowError) as error:  # it is known until the mount ends
+            log.warning("the catalog could not be written: %s", error)

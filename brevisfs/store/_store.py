@@ -1,4 +1,4 @@
-"""Access to a store's folders and files that follows no symlink and never leaves the store's device.
+"""Access to a store's folders and files that follows no symlink and never leaves the store's filesystem.
 
 Every access starts at the descriptor of the store's own folder and goes down one name at a time, each
 folder checked to be the one that was meant, so that a store whose folders are moved or replaced while it
@@ -21,6 +21,7 @@ from typing import NamedTuple, Self
 from brevisfs.archive import ArchiveError, NotArchive, original_length
 from brevisfs.store._errors import StoreNotFound
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, ranked, shown_as
+from brevisfs.store._syscalls import mount_of
 
 _HEADS_KEPT = 16384
 _TICK = 100_000_000
@@ -100,6 +101,7 @@ class Store:
         except OSError as error:
             raise StoreNotFound(f"{path} cannot serve as a store: {error.strerror}") from None
         self._device = os.fstat(self.root).st_dev
+        self._mount = mount_of(self.root, b"")
         self._heads = _Heads()
         self._surveys = _Surveys()
 
@@ -245,14 +247,25 @@ class Store:
         return shown_as(file, self._original_length(folder, file, status) is not None)
 
     def _status(self, folder: int, file: bytes) -> os.stat_result | None:
-        """None for what is not there and for what lies on another device."""
+        """None for what is not there and for what is mounted there."""
         try:
             status = os.stat(file, dir_fd=folder, follow_symlinks=False)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
                 return None
             raise
-        return status if status.st_dev == self._device else None
+        if status.st_dev == self._device or self._is_of_a_layer(folder, file, status):
+            return status
+        return None
+
+    def _is_of_a_layer(self, folder: int, file: bytes, status: os.stat_result) -> bool:
+        """Whether a file is on a device of its own though nothing is mounted there, as on overlayfs.
+
+        A folder can be that too, a subvolume, and nothing can be moved there from the store.
+        """
+        if stat.S_ISDIR(status.st_mode) or self._mount is None:
+            return False
+        return mount_of(folder, file) == self._mount
 
     def _original_length(self, folder: int, file: bytes, status: os.stat_result) -> int | None:
         """None if the file is no archive, or has a name under which archives are plain files.
