@@ -18,7 +18,8 @@ from brevisfs.fs._inodes import Inode
 from brevisfs.fs._options import RecompressionOptions
 from brevisfs.fs._publishing import Publishing, Source
 from brevisfs.fs._state import on_disk
-from brevisfs.recompress import Pace, Refused, check_room, looks_like_model, pack_in_worker, too_little
+from brevisfs.recompress import Pace, check_room, looks_like_model, too_little
+from brevisfs.recompress.start import Refused, pack_in_worker
 from brevisfs.store import PENDING_SUFFIX, Entry, Kind, Step, Store, Temporary, equal_losers, settle, walk
 
 log = logging.getLogger("brevisfs.fs")

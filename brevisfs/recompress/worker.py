@@ -21,7 +21,7 @@ from pathlib import Path
 
 from brevisfs.errors import BrevisError
 from brevisfs.recompress._check import same_as
-from brevisfs.recompress._worker import Pace
+from brevisfs.recompress._pace import Pace
 from brevisfs.safetensors import NotSafetensors
 from brevisfs.synth import Profile, SourceChanged, pack
 

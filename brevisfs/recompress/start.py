@@ -7,13 +7,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
 import trio
 
 from brevisfs.errors import BrevisError
+from brevisfs.recompress._pace import Pace
 
 MEMORY = 3 << 30
 """Bytes that a worker may take."""
@@ -34,15 +34,6 @@ class Refused:
 
 
 Outcome = Packed | Refused
-
-
-class Pace(Enum):
-    """How a worker goes on: not at all for now; when nobody else wants the processor; or, because somebody
-    waits for it, as anybody else."""
-
-    PAUSED = b"p"
-    MODEST = b"m"
-    HURRIED = b"h"
 
 
 class WorkerFailed(BrevisError):
