@@ -86,7 +86,7 @@ async def _serve(
     try:
         with _mounted(operations, mountpoint):
             async with trio.open_nursery() as nursery:
-                await nursery.start(_end_on_signal)
+                await nursery.start(_end_on_signal, operations)
                 if writable is not None:
                     operations.watcher = recompression = Recompression(operations, options.recompression)
                     nursery.start_soon(recompression.run)
@@ -117,10 +117,13 @@ async def _first_answer(mountpoint: Path) -> OSError | None:
     return None
 
 
-async def _end_on_signal(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+async def _end_on_signal(
+    operations: Operations, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     with trio.open_signal_receiver(*_ENDING) as signals:
         task_status.started()
         async for _ in signals:
+            operations.ending = True
             pyfuse3.terminate()
 
 

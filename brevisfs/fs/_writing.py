@@ -63,6 +63,8 @@ class Writing(Files):
         self._unpackers = trio.CapacityLimiter(_UNPACKERS)
         self.unpacked: dict[str, tuple[int, int]] = {}
         """Copy-ups that are under way: name in the store → bytes done and in all."""
+        self.ending = False
+        """The mount is to end soon: no copy-up is waited for."""
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
         access = flags & os.O_ACCMODE
@@ -239,6 +241,8 @@ class Writing(Files):
         buffer = bytearray(min(_PIECE, whole))
         try:
             for offset in range(0, whole, _PIECE):
+                if self.ending:
+                    raise OSError(errno.ECANCELED, "the mount is being ended")
                 length = min(_PIECE, whole - offset)
                 with memoryview(buffer)[:length] as piece:
                     source.reader.read_into(offset, piece)

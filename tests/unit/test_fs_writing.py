@@ -338,6 +338,29 @@ def test_a_damaged_archive_is_not_unpacked(root: Path) -> None:
         serving(root, test)
 
 
+def test_nobody_waits_for_a_file_to_be_unpacked_when_the_mount_ends(root: Path) -> None:
+    data = add_archive(root / "m.brv", [noise(1 << 20)] * 6)
+    gate = Gate()
+
+    async def test(operations: Operations) -> None:
+        handle = await opened(operations, os.O_RDWR, b"m")
+
+        async def write() -> None:
+            assert await refusal(operations.write(handle, 0, b"new")) == errno.ECANCELED
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.to_thread.run_sync(gate.reached.wait)
+            operations.ending = True
+            gate.open()
+        assert bytes(await operations.read(handle, 0, 5000)) == data[:5000]
+        await operations.release(handle)
+        assert gate.decoded == 1
+        assert sorted(os.listdir(root)) == [".brevisfs", "m.brv"]
+
+    serving(root, test, gate.reader)
+
+
 async def packed(operations: Operations, *names: bytes) -> tuple[Any, Source, Temporary]:
     """What a worker has made of a file."""
     inode = operations.inodes[await number(operations, *names)]
