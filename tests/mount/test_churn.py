@@ -42,10 +42,10 @@ def turn(mounted: Mount, number: int) -> None:
     renamed.parent.mkdir(exist_ok=True)
     path.write_bytes(model(number))
     path.rename(renamed)
-    if number % 5 == 0:
+    if number % 10 == 0:
         mounted.drain()
         assert renamed.read_bytes() == model(number)
-    if number % 10 == 0:
+    if number % 20 == 0:
         with renamed.open("ab") as file:
             file.write(b"more")
     os.link(renamed, path)
