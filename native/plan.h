@@ -7,8 +7,7 @@
 #ifndef BREVIS_PLAN_H
 #define BREVIS_PLAN_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "brevis.h"
 
 enum {
     BRV_SYMBOL_BITS = 8,     /* of the widest words that are coded */
@@ -50,6 +49,25 @@ int brv_survey(const void *words, size_t n, unsigned container, size_t chunk, vo
 /* The child's words under a Map (function, word as in the format) or, with function -1 or -2, a Scan by xor or
  * add, which are one fewer. out may be words. */
 int brv_undo(const void *words, size_t n, unsigned bits, int function, uint64_t word, void *out);
+
+/* Up to two steps of brv_undo, the first of them the outermost; `word` is for a Map that has one. */
+typedef struct {
+    uint32_t steps;
+    int32_t function[2];
+    uint64_t word;
+} brv_change;
+
+/* Entropy by byte plane, in bits a word, of what each of n changes makes of `runs` runs of words, which end at ends[]
+ * and have more words than a change has Scans: planes[n][ceil(bits / 8)]. */
+int brv_looks(const void *words, const uint64_t *ends, size_t runs, unsigned bits, const brv_change *changes, size_t n,
+              double *planes);
+
+/* As brv_words, for flat bytes of one or more whole blocks, of which only the section's last may be short. */
+int brv_run_words(const brv_program *p, brv_scratch *s, uint64_t first, const uint8_t *data, size_t len, uint32_t i,
+                  void *out, size_t *n_out, brv_status *st);
+
+/* D of a Transpose for each block of n bytes, the last one ragged. */
+int brv_by_column(const uint8_t *words, size_t n, size_t block, size_t columns, uint8_t *out);
 
 /* How many of the n words begin floor(64 / bits) words that began before. */
 int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found);

@@ -177,6 +177,62 @@ int brv_undo(const void *words, size_t n, unsigned bits, int function, uint64_t 
     return 0;
 }
 
+int brv_looks(const void *words, const uint64_t *ends, size_t runs, unsigned bits, const brv_change *changes, size_t n,
+              double *planes)
+{
+    if (bits < 1 || bits > 64 || runs < 1) return BRV_ARGUMENT;
+    const size_t c = container_of(bits), size = (bits + 7) / 8;
+    uint8_t *changed = malloc((size_t)ends[runs - 1] * c);
+    int rc = changed ? 0 : BRV_NO_MEMORY;
+    for (size_t k = 0; k < n && !rc; k++, planes += size) {
+        size_t at = 0;
+        for (size_t r = 0, from = 0; r < runs && !rc; from = (size_t)ends[r++]) {
+            size_t left = (size_t)ends[r] - from;
+            uint8_t *out = changed + at * c;
+            memcpy(out, (const uint8_t *)words + from * c, left * c);
+            for (unsigned step = 0; step < changes[k].steps && !rc; step++) {
+                rc = brv_undo(out, left, bits, changes[k].function[step], changes[k].word, out);
+                left -= changes[k].function[step] < 0;
+            }
+            at += left;
+        }
+        if (!rc) rc = at ? brv_plane_bits(changed, at, bits, planes) : BRV_ARGUMENT;
+        for (size_t j = 0; j < size && !rc; j++) planes[j] /= (double)at;
+    }
+    free(changed);
+    return rc;
+}
+
+/* ---- words of leaves ----------------------------------------------------------------------- */
+
+int brv_run_words(const brv_program *p, brv_scratch *s, uint64_t first, const uint8_t *data, size_t len, uint32_t i,
+                  void *out, size_t *n_out, brv_status *st)
+{
+    const size_t step = (size_t)p->block * p->bits / 8;
+    *n_out = 0;
+    for (size_t at = 0; at < len; at += step, first++) {
+        size_t n;
+        const size_t size = len - at < step ? len - at : step;
+        const int rc = brv_words(p, s, first, data + at, size, i, (uint8_t *)out + *n_out * container_of(brv_node_bits(p, i)), &n, st);
+        if (rc) return rc;
+        *n_out += n;
+    }
+    return 0;
+}
+
+int brv_by_column(const uint8_t *words, size_t n, size_t block, size_t columns, uint8_t *out)
+{
+    if (!block || !columns) return BRV_ARGUMENT;
+    const brv_kernels *k = kernels_avx2();
+    if (!k) k = kernels_scalar();
+    for (size_t at = 0; at < n; at += block) {
+        const size_t m = n - at < block ? n - at : block, whole = m / columns * columns;
+        if (whole) k->transpose(words + at, out + at, 1, m / columns, columns);
+        memcpy(out + at + whole, words + at + whole, m - whole);
+    }
+    return 0;
+}
+
 /* ---- what comes again ---------------------------------------------------------------------- */
 
 /* A set of words other than 0. */

@@ -372,12 +372,12 @@ class Analysis(_Base):
         super().__init__(wire, None, bits, count, block)
 
     def words(self, index: int, data: Buffer, node: int) -> npt.NDArray[Any]:
-        """The words that D gives prefix node `node` for block `index` with flat bytes `data`."""
+        """The words that D gives prefix node `node` for the blocks from `index` on with flat bytes `data`."""
         dtype = _DTYPES[_container(int(lib.brv_node_bits(self._p, node)))]
-        out = np.empty(min(self.block, self.count), dtype)
         n = ffi.new("size_t *")
         with ffi.from_buffer("uint8_t[]", data) as view:
-            rc = lib.brv_words(
+            out = np.empty(len(view) * 8 // self.bits, dtype)
+            rc = lib.brv_run_words(
                 self._p, _local.scratch, index, view, len(view), node, ffi.from_buffer(out), n, _local.status
             )
         if rc:

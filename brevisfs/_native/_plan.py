@@ -127,6 +127,34 @@ def undo(words: Words, bits: int, function: int, word: int = 0) -> Words:
     return out[: len(words) - (function < 0)]
 
 
+def looks(
+    words: Words, ends: Sequence[int], bits: int, changes: Sequence[Sequence[tuple[int, int]]]
+) -> npt.NDArray[np.float64]:
+    """Entropy by byte plane, in bits a word, under each of the changes, of runs that end at `ends`.
+
+    A change is up to two (function, word) of `undo`, the outermost first, one of them with a word.
+    """
+    planes = np.empty((len(changes), -(-bits // 8)))
+    every = ffi.new("brv_change[]", len(changes))
+    for change, steps in zip(every, changes, strict=True):
+        change.steps = len(steps)
+        for at, (function, word) in enumerate(steps):
+            change.function[at] = function
+            change.word |= word
+    view = ffi.from_buffer("double[]", planes)
+    runs = ffi.new("uint64_t[]", ends)
+    _done(lib.brv_looks(ffi.from_buffer(words), runs, len(ends), bits, every, len(changes), view))
+    return planes
+
+
+def by_column(words: npt.NDArray[np.uint8], block: int, columns: int) -> npt.NDArray[np.uint8]:
+    """Bytes in the order in which a Transpose has them, block by block."""
+    out = np.empty_like(words)
+    view = ffi.from_buffer("uint8_t[]", out)
+    _done(lib.brv_by_column(ffi.from_buffer("uint8_t[]", words), len(words), block, columns, view))
+    return out
+
+
 def recurring(words: Words, bits: int) -> int:
     """How many of the words begin 64 // bits words that began before."""
     found = ffi.new("size_t *")

@@ -7,6 +7,7 @@ what those of a row do. Column by column each is a segment of a literal, which c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd, log, prod
 
 import numpy as np
@@ -36,6 +37,7 @@ class Tile:
     rows: int
 
 
+@lru_cache
 def tile(columns: int, count: int, block: int) -> Tile | None:
     """A tile of about `block` words for a stream of `count` words, if it can have so many columns.
 

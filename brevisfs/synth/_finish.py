@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs._native import Analysis, Buffer, Program, _plan, huffman_tables, join_shared, rans_tables
+from brevisfs._native import Analysis, Program, _plan, huffman_tables, join_shared, rans_tables
 from brevisfs._native._plan import Coding, Way
 from brevisfs.dsl import (
     Concat,
@@ -37,7 +38,6 @@ from brevisfs.dsl import (
     Zstd,
     children,
     to_wire,
-    walk,
 )
 from brevisfs.dsl._check import MAX_DEPTH
 from brevisfs.synth import _classes, _literal
@@ -45,7 +45,7 @@ from brevisfs.synth._columns import Tile
 from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, Histogram
 from brevisfs.synth._profile import FEW_TABLES, Settings
 from brevisfs.synth._sample import Words, container
-from brevisfs.synth._source import Part
+from brevisfs.synth._source import PASS_WORDS, Part
 
 RARE = 0.02
 """Share of exceptions up to which a wide Const becomes sparse instead of raw."""
@@ -56,6 +56,9 @@ CLASSED_WORDS = 1 << 15
 
 LEARN_WORDS = 1 << 20
 """Words that classes of segments are learnt from."""
+
+HELD_WORDS = 1 << 20
+"""Words up to which a leaf keeps its own while it is fitted: each use of them would undo the program anew."""
 
 COUNTED_WHOLE = {8: 1 << 12, 16: 1 << 20}
 """By bits, words from which it pays to count whole words before fields."""
@@ -89,33 +92,39 @@ def finish(
     """
     if isinstance(node, Repeat):
         return _finish_repeat(part, node, shape, settings)
-    leaves = _count_leaves(part, node)
+    places = _places(node, part.bits, part.count)
+    leaves = _count_leaves(part, node, places)
     choices = {index: leaf.completed(settings) for index, leaf in leaves.items()}
     part, learnt = _laid_out(part, node, leaves, choices, shape, tiles, settings)
     classings = {}
     for index, way in learnt.items():
         leaf = leaves[index].on(part.block)
-        words = _words(part, node, index, way.columns)
+        words = _words(part, node, leaf, way.columns)
         found = _classes.assign(words, leaf.bits, way.segment, way.lengths)
         choice = way.choice(leaf, found.hists, settings)
         if choice.rank < choices[index].rank:
             choices[index], classings[index] = choice, found
     done, _ = _rebuilt(node, 0, {index: choice.node for index, choice in choices.items()})
-    shared = []
+    shared, classes, added = [], {}, 0
     for index, leaf in leaves.items():
-        hists = classings[index].hists if index in classings else leaf.hist
-        match choices[index].node:
-            case Lit(Huffman(max_length=max_length)) | Transpose(_, Lit(Huffman(max_length=max_length))):
-                shared.append(huffman_tables(hists, max_length))
-            case Lit(Rans(prob_bits=prob_bits) | Tunstall(prob_bits=prob_bits)) | Transpose(
-                _, Lit(Rans(prob_bits=prob_bits))
-            ):
-                shared.append(rans_tables(hists, prob_bits))
-    size = _inner_bytes(part, node) + sum(choice.size for choice in choices.values())
+        completed, found_classes = choices[index].node, classings.get(index)
+        added += isinstance(completed, Transpose)
+        if found_classes is not None:
+            classes[index + added] = found_classes.classes
+        shared += _tables(completed, leaf.hist if found_classes is None else found_classes.hists)
+    size = _inner_bytes(part, places) + sum(choice.size for choice in choices.values())
     rank = size + sum(choice.toll for choice in choices.values())
-    places = dict(zip(leaves, _leaf_indexes(done, part), strict=True))
-    classes = {places[index]: found.classes for index, found in classings.items()}
     return Finished(done, tuple(shared), size, rank, part.block, classes)
+
+
+def _tables(leaf: Node, hists: NDArray[np.uint64]) -> list[bytes]:
+    """The shared part that a completed leaf has, if any."""
+    match leaf.child if isinstance(leaf, Transpose) else leaf:
+        case Lit(Huffman(max_length=max_length)):
+            return [huffman_tables(hists, max_length)]
+        case Lit(Rans(prob_bits=prob_bits) | Tunstall(prob_bits=prob_bits)):
+            return [rans_tables(hists, prob_bits)]
+    return []
 
 
 def _finish_repeat(part: Part, node: Repeat, shape: tuple[int, ...], settings: Settings) -> Finished:
@@ -167,19 +176,18 @@ def _laid_out(
     rows: dict[int, _Way] = {}
     for index, encoded in coded.items():
         segment = _classes.segment_words(shape, leaves[index].extent.count)
-        way = _learn(part, node, index, leaves[index], encoded, 0, segment, settings)
+        way = _learn(part, node, leaves[index], encoded, 0, segment, settings)
         if way is not None and way.rank < choices[index].rank:
             rows[index] = way
     best, found = part, rows
     least = _reached(part, choices, rows)
-    upright = _upright(node, part.bits, part.count)
     for tile in tiles:
         tiled = replace(part, block=tile.block)
         ways = dict(rows)
         for index, encoded in coded.items():
-            if index in upright:
+            if leaves[index].place.may_turn:
                 leaf = leaves[index].on(tile.block)
-                way = _learn(tiled, node, index, leaf, encoded, tile.columns, tile.rows, settings)
+                way = _learn(tiled, node, leaf, encoded, tile.columns, tile.rows, settings)
                 if way is not None and way.rank < (rows.get(index) or choices[index]).rank:
                     ways[index] = way
         reached = _reached(tiled, choices, ways)
@@ -201,7 +209,7 @@ def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Way | None:
 
     Words that are not cut may show only by their places that they are worth coding.
     """
-    if leaf.extent.count < CLASSED_WORDS or leaf.scarce:
+    if leaf.extent.count < CLASSED_WORDS or leaf.place.scarce:
         return None
     match choice.node:
         case Lit(Rans()):
@@ -216,7 +224,6 @@ def _classable(leaf: _Leaf, choice: Choice, whole: bool) -> Way | None:
 def _learn(
     part: Part,
     node: Node,
-    index: int,
     leaf: _Leaf,
     way: Way,
     columns: int,
@@ -227,53 +234,125 @@ def _learn(
     extent = leaf.extent
     many = settings.many_tables * part.nbytes
     coding = Coding(way, leaf.bits, settings.tables, FEW_TABLES, many, segment, extent.count, extent.block)
-    words = _words(part, node, index, columns, step=-(-extent.count // LEARN_WORDS))
+    words = _words(part, node, leaf, columns, step=-(-extent.count // LEARN_WORDS))
     rank, lengths = _classes.learn(words, coding, _literal.tolls(settings))
     if columns:
         rank += _literal.transposed(Choice(node, 0.0), columns, extent, settings).rank
     return None if lengths is None else _Way(way, columns, segment, rank, lengths)
 
 
-def _words(part: Part, node: Node, index: int, columns: int, step: int = 1) -> Iterator[_classes.Placed]:
+def _words(part: Part, node: Node, leaf: _Leaf, columns: int, step: int = 1) -> Iterator[_classes.Placed]:
     """The words of a narrow leaf in every step-th block, with the position of the first in its stream.
 
     Unless `columns` is 0, the words are those of tiles of so many columns.
     """
-    size = part.block
-    scans = _scans_above(node, part.bits, part.count)[index]
-    start = _starts(node, part.bits, part.count)[index]
-    leaf = Lit(Raw())
-    node, _ = _rebuilt(node, 0, {index: Transpose(columns, leaf) if columns else leaf})
+    if leaf.held is None:
+        yield from _undone(part, node, leaf, columns, step)
+    elif step > 1:
+        for at in range(0, len(leaf.held), step * part.block):
+            words = leaf.held[at : at + part.block]
+            yield at, _plan.by_column(words, part.block, columns) if columns else words
+    else:
+        yield 0, _plan.by_column(leaf.held, part.block, columns) if columns else leaf.held
+
+
+def _undone(part: Part, node: Node, leaf: _Leaf, columns: int, step: int) -> Iterator[_classes.Placed]:
+    """What `_words` gives, from D of the program."""
+    place, size = leaf.place, part.block
+    raw = Lit(Raw())
+    node, _ = _rebuilt(node, 0, {place.index: Transpose(columns, raw) if columns else raw})
     analysis = Analysis(to_wire(node), part.bits, part.count, size)
-    for block in range(0, -(-part.count // size), step):
-        words = analysis.words(block, part.block_bytes(block), index + (columns > 0))
-        if scans and len(words) and (block + 1) * size < part.count:
+    # A pass has many blocks, unless some are to be left out or words are missing at the end of each.
+    many = 1 if step > 1 or place.scans else max(1, PASS_WORDS // size)
+    for block in range(0, Extent(part.count, size).blocks, step * many):
+        words = analysis.words(block, part.block_bytes(block, many), place.index + (columns > 0))
+        if place.scans and len(words) and (block + 1) * size < part.count:
             # No block has a Scan's change to the next block's first word: anything stands for it.
-            words = np.append(words, np.repeat(words[-1:], scans))
+            words = np.append(words, np.repeat(words[-1:], place.scans))
         if len(words):
-            yield max(0, block * size - start), words
+            yield max(0, block * size - place.start), words
 
 
-def _inner_bytes(part: Part, node: Node) -> int:
+def _inner_bytes(part: Part, places: list[_Place]) -> int:
     """What the nodes that are no leaves take: themselves, and a Scan its first words."""
     total = 0
-    for _, _, inner, bits, count in walk(node, part.bits, part.count):
-        if not isinstance(inner, Lit | Const):
+    for place in places:
+        if not isinstance(place.node, Lit | Const):
             total += NODE_BYTES
-        if isinstance(inner, Scan):
-            total += Extent(count, part.block).blocks * ((bits + 7) // 8)
+        if isinstance(place.node, Scan):
+            total += Extent(place.count, part.block).blocks * ((place.bits + 7) // 8)
     return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node stands: its prefix index, type, the word of the root's stream where its own begins.
+
+    `scans` are the Scans above it, `scarce` that it is below the child of a Select; `upright` that it has
+    the words of each block where the root has them.
+    """
+
+    index: int
+    depth: int
+    node: Node
+    bits: int
+    count: int
+    start: int = 0
+    scans: int = 0
+    scarce: bool = False
+    upright: bool = True
+
+    @property
+    def may_turn(self) -> bool:
+        """Whether a Transpose may stand here."""
+        return self.upright and self.depth < MAX_DEPTH
+
+
+def _places(node: Node, bits: int, count: int) -> list[_Place]:
+    """Every node in prefix order."""
+    found: list[_Place] = []
+    ahead = [_Place(0, 0, node, bits, count)]
+    while ahead:
+        place = replace(ahead.pop(), index=len(found))
+        found.append(place)
+        ahead += reversed(_below(place))
+    return found
+
+
+def _below(place: _Place) -> list[_Place]:
+    node, start, below = place.node, place.start, []
+    if isinstance(node, Lit | Const):
+        return []
+    scans = place.scans + isinstance(node, Scan)
+    upright = place.upright and not isinstance(node, Concat | Repeat | Scan | Select)
+    for nth, (child, bits, count) in enumerate(children(node, place.bits, place.count)):
+        scarce = place.scarce or (isinstance(node, Select) and nth == 1)
+        below.append(_Place(0, place.depth + 1, child, bits, count, start, scans, scarce, upright))
+        start += count if isinstance(node, Concat) else 0
+    return below
 
 
 class _Leaf:
     """What is learnt about one leaf from all of its words."""
 
-    def __init__(self, node: Node, bits: int, extent: Extent, scarce: bool) -> None:
-        self.node, self.bits, self.extent, self.scarce = node, bits, extent, scarce
-        self.fixed = node in (Lit(Raw()), Lit(Zstd()))
-        self.narrow = not self.fixed and bits <= _literal.SYMBOL_BITS
-        self.hist = np.zeros(1 << bits if self.narrow else 0, np.uint64)
+    def __init__(self, place: _Place, block: int) -> None:
+        self.place, self.node, self.bits = place, place.node, place.bits
+        self.extent = Extent(place.count, block)
+        self.fixed = place.node in (Lit(Raw()), Lit(Zstd()))
+        self.narrow = not self.fixed and place.bits <= _literal.SYMBOL_BITS
+        self.hist = np.zeros(1 << self.bits if self.narrow else 0, np.uint64)
         self.others = self.seen = 0
+        self._runs: list[Words] = []
+
+    @cached_property
+    def held(self) -> Words | None:
+        """All of the leaf's words, if they were kept because they may be asked for again."""
+        return np.concatenate(self._runs) if self._runs else None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether what completes it hangs on its words."""
+        return self.narrow or self.place.scarce or isinstance(self.node, Const)
 
     def on(self, block: int) -> _Leaf:
         """The leaf on blocks of another size."""
@@ -281,24 +360,25 @@ class _Leaf:
         other.extent = replace(self.extent, block=block)
         return other
 
-    def add(self, analysis: Analysis, index: int, block: int, data: Buffer) -> None:
-        """Take in the leaf's words in one block."""
+    def add(self, words: Words) -> None:
+        """Take in some of the leaf's words."""
         if self.narrow:
-            analysis.histogram(block, data, index, self.hist)
+            self.hist += _plan.count(words, 0, self.bits)
+            if self.place.upright and CLASSED_WORDS <= self.place.count <= HELD_WORDS:
+                self._runs.append(words)
             return
-        words = analysis.words(block, data, index)
         self.seen += len(words)
         if isinstance(self.node, Const):
             self.others += int(np.count_nonzero(words != words.dtype.type(self.node.word)))
 
     def settle(self) -> None:
         """A Select's child has fewer words than its type says, spread over as many blocks."""
-        if self.scarce:
+        if self.place.scarce:
             count = max(1, int(self.hist.sum()) if self.narrow else self.seen)
             self.extent = Extent(count, max(1, count * self.extent.block // self.extent.count))
 
     def add_counted(self, words: Words, counts: NDArray[np.uint64]) -> None:
-        """Take in each of the leaf's words as often as `counts` says."""
+        """Take in each of the words as often as `counts` says."""
         if self.narrow:
             # Floating-point sums of whole numbers: exact below 2^53.
             self.hist += np.bincount(words, counts, len(self.hist)).astype(np.uint64)
@@ -319,113 +399,40 @@ class _Leaf:
         return Choice(Lit(Sparse(base)), NODE_BYTES + self.others * (3 + self.bits / 8))
 
 
-def _starts(node: Node, bits: int, count: int) -> dict[int, int]:
-    """By prefix index, the word of the root's stream where each node's stream begins."""
-    starts: dict[int, int] = {}
-    ahead = [(0, node, bits, count)]
-    while ahead:
-        start, inner, bits, count = ahead.pop()
-        starts[len(starts)] = start
-        below = []
-        for child, child_bits, child_count in children(inner, bits, count):
-            below.append((start, child, child_bits, child_count))
-            start += child_count if isinstance(inner, Concat) else 0
-        ahead += reversed(below)
-    return starts
-
-
-def _upright(node: Node, bits: int, count: int) -> set[int]:
-    """Prefix indexes of the nodes that have the words of each block where the root has them.
-
-    Only those that may have another node above them.
-    """
-    found: set[int] = set()
-    aside: int | None = None
-    for index, depth, inner, _, _ in walk(node, bits, count):
-        if aside is not None and depth <= aside:
-            aside = None
-        if aside is None:
-            if depth < MAX_DEPTH:
-                found.add(index)
-            if isinstance(inner, Concat | Repeat | Scan | Select):
-                aside = depth
-    return found
-
-
-def _leaf_indexes(node: Node, part: Part) -> list[int]:
-    """Prefix indexes of the leaves."""
-    nodes = walk(node, part.bits, part.count)
-    return [index for index, _, inner, _, _ in nodes if isinstance(inner, Lit | Const)]
-
-
-def _scans_above(node: Node, bits: int, count: int) -> dict[int, int]:
-    """By prefix index, how many Scans each node is below."""
-    above: dict[int, int] = {}
-    ahead = [(0, node, bits, count)]
-    while ahead:
-        scans, inner, bits, count = ahead.pop()
-        above[len(above)] = scans
-        scans += isinstance(inner, Scan)
-        ahead += reversed([(scans, *child) for child in children(inner, bits, count)])
-    return above
-
-
-def _scarce(node: Node, bits: int, count: int) -> set[int]:
-    """Prefix indexes of the nodes below the child of a Select."""
-    found: set[int] = set()
-    ahead = [(False, node, bits, count)]
-    for index in range(sum(1 for _ in walk(node, bits, count))):
-        scarce, inner, bits, count = ahead.pop()
-        if scarce:
-            found.add(index)
-        below = [(scarce, *child) for child in children(inner, bits, count)]
-        if isinstance(inner, Select):
-            below[-1] = (True, *below[-1][1:])
-        ahead += reversed(below)
-    return found
-
-
-def _count_leaves(part: Part, node: Node) -> dict[int, _Leaf]:
+def _count_leaves(part: Part, node: Node, places: list[_Place]) -> dict[int, _Leaf]:
     """Each leaf by prefix index, with all of its words taken in."""
-    scarce = _scarce(node, part.bits, part.count)
     leaves = {
-        index: _Leaf(leaf, bits, Extent(count, part.block), index in scarce)
-        for index, _, leaf, bits, count in walk(node, part.bits, part.count)
-        if isinstance(leaf, Lit | Const)
+        place.index: _Leaf(place, part.block) for place in places if isinstance(place.node, Lit | Const)
     }
-    wanted = [
-        (index, leaf)
-        for index, leaf in leaves.items()
-        if leaf.narrow or leaf.scarce or isinstance(leaf.node, Const)
-    ]
-    if wanted and part.count >= COUNTED_WHOLE.get(part.bits, inf) and _is_wordwise(node, part):
-        _count_by_word(part, node, wanted)
-    else:
-        analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
-        for block in range(-(-part.count // part.block) if wanted else 0):
-            data = part.block_bytes(block)
-            for index, leaf in wanted:
-                leaf.add(analysis, index, block, data)
+    counted = [leaf for leaf in leaves.values() if leaf.is_counted]
+    wordwise = all(isinstance(place.node, Lit | Const | Map | Merge) for place in places)
+    if wordwise and part.count >= COUNTED_WHOLE.get(part.bits, inf):
+        _count_by_word(part, node, counted)
+    elif counted:
+        _count_by_block(part, node, counted)
     for leaf in leaves.values():
         leaf.settle()
     return leaves
 
 
-def _is_wordwise(node: Node, part: Part) -> bool:
-    """Whether each word of a leaf hangs on one word of the root's stream, the one in its place."""
-    nodes = walk(node, part.bits, part.count)
-    return all(isinstance(inner, Lit | Const | Map | Merge) for _, _, inner, _, _ in nodes)
+def _count_by_block(part: Part, node: Node, leaves: list[_Leaf]) -> None:
+    analysis = Analysis(to_wire(node), part.bits, part.count, part.block)
+    many = max(1, PASS_WORDS // part.block)
+    for block in range(0, Extent(part.count, part.block).blocks, many):
+        data = part.block_bytes(block, many)
+        for leaf in leaves:
+            leaf.add(analysis.words(block, data, leaf.place.index))
 
 
-def _count_by_word(part: Part, node: Node, wanted: list[tuple[int, _Leaf]]) -> None:
+def _count_by_word(part: Part, node: Node, leaves: list[_Leaf]) -> None:
     """Count whole words first, so that D need only be asked of each of the words there are."""
     counts = np.zeros(1 << part.bits, np.uint64)
     for words in part.passes():
         counts += _plan.count(words, 0, part.bits)
     every = np.arange(1 << part.bits, dtype=container(part.bits))
     analysis = Analysis(to_wire(node), part.bits, len(every), len(every))
-    for index, leaf in wanted:
-        leaf.add_counted(analysis.words(0, every, index), counts)
+    for leaf in leaves:
+        leaf.add_counted(analysis.words(0, every, leaf.place.index), counts)
 
 
 def _rebuilt(node: Node, index: int, leaves: dict[int, Node]) -> tuple[Node, int]:

@@ -17,9 +17,9 @@ from brevisfs.synth import _features, _fields, _literal, _steps, _structure, _zs
 from brevisfs.synth._fields import Field, Parts
 from brevisfs.synth._literal import NODE_BYTES, SYMBOL_BITS, Choice, Extent
 from brevisfs.synth._profile import Settings
-from brevisfs.synth._sample import Sample
+from brevisfs.synth._sample import Sample, Step
 from brevisfs.synth._source import Part
-from brevisfs.synth._steps import Look, Step
+from brevisfs.synth._steps import Look
 
 GLANCE_RUNS, GLANCE_WORDS = 8, 1024
 FIRST_RUNS, FIRST_WORDS = 4, 256
@@ -116,7 +116,7 @@ class Hole:
             return None
         return _structure.survey(self.part)
 
-    @property
+    @cached_property
     def constant(self) -> int | None:
         """The word that all words are, if a survey shows that."""
         return None if self.survey is None else self.survey.constant
@@ -126,7 +126,7 @@ class Hole:
         """Bits a word."""
         return (self.part or self.sample).bits
 
-    @property
+    @cached_property
     def extent(self) -> Extent:
         """How many words, and on which grid."""
         words = self.part or self.sample

@@ -7,6 +7,7 @@ words have no histogram are completed as raw or, in `_fields`, as zstd.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,7 +16,26 @@ from numpy.typing import NDArray
 
 from brevisfs._native import _plan
 from brevisfs._native._plan import CODE_BITS, NODE_BYTES, PROBABILITY_BITS, SYMBOL_BITS, TUNSTALL_BITS, Way
-from brevisfs.dsl import Const, Huffman, Lit, Node, Pack, Rans, Raw, Sparse, Transpose, Tunstall, Zstd
+from brevisfs.dsl import (
+    Concat,
+    Const,
+    Huffman,
+    Lit,
+    Map,
+    Merge,
+    Node,
+    Pack,
+    Palette,
+    Rans,
+    Raw,
+    Repeat,
+    Scan,
+    Select,
+    Sparse,
+    Transpose,
+    Tunstall,
+    Zstd,
+)
 from brevisfs.synth import _times
 from brevisfs.synth._profile import Settings
 
@@ -50,6 +70,20 @@ class Choice:
     def rank(self) -> float:
         """What is compared: the smaller the better."""
         return self.size + self.toll
+
+
+def inside(node: Node) -> Iterator[Node]:
+    """The node and all below it, in prefix order."""
+    yield node
+    match node:
+        case Concat(children=below) | Merge(children=below):
+            for child in below:
+                yield from inside(child)
+        case Select(_, mask, child):
+            yield from inside(mask)
+            yield from inside(child)
+        case Repeat(_, child) | Map(_, child) | Scan(_, child) | Palette(_, child) | Transpose(_, child):
+            yield from inside(child)
 
 
 def better(first: Choice, second: Choice) -> Choice:

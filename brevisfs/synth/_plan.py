@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs import safetensors
-from brevisfs._native import Program, join_shared
+from brevisfs._native import Program, ProgramRefused, join_shared
 from brevisfs.archive import Ref
 from brevisfs.dsl import (
     Const,
@@ -26,7 +26,6 @@ from brevisfs.dsl import (
     Transpose,
     Zstd,
     check,
-    children,
     to_text,
     to_wire,
     walk,
@@ -35,7 +34,7 @@ from brevisfs.synth import _steps, _times
 from brevisfs.synth._columns import Tile, tile, tiles_of
 from brevisfs.synth._finish import BLOCK_ENTRY_BYTES, Finished, finish
 from brevisfs.synth._hole import Hole
-from brevisfs.synth._literal import Choice, Extent, raw
+from brevisfs.synth._literal import Choice, Extent, inside, raw
 from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import SETTINGS, Profile, Settings
 from brevisfs.synth._sample import spread
@@ -55,10 +54,15 @@ _FLOATING = frozenset({"F16", "BF16", "F32", "F64", "C64"})
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A program that was considered, as text, and about how many bytes it would take."""
+    """A program that was considered, None for the bytes of another section, and about what it would take."""
 
-    text: str
+    node: Node | None
     size: int
+
+    @property
+    def text(self) -> str:
+        """The program as text."""
+        return "the bytes of another section" if self.node is None else to_text(self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,10 @@ def synthesize(
     node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes
     if fitted.size > raw(part.bits, Extent(part.count, fitted.block)).size:
         node, shared, classes = Lit(Raw()), b"", {}
-    candidates = [Candidate(to_text(each.fitted.node), round(each.size)) for each in finalists]
+    candidates = [Candidate(each.fitted.node, round(each.size)) for each in finalists]
     tried = {each.choice.node for each in finalists}
     candidates += [
-        Candidate(to_text(choice.node), round(choice.size))
+        Candidate(choice.node, round(choice.size))
         for _, choice in found.programs
         if choice.node not in tried
     ]
@@ -129,7 +133,7 @@ def tied(plan: Plan, target: int) -> Plan:
     """The plan for a section with the bytes of section `target`, which has this `plan`."""
     node = Const(0)
     wire = to_wire(node)
-    candidates = [Candidate(f"section {target}", len(wire))]
+    candidates = [Candidate(None, len(wire))]
     effort = Effort(0, 0, 0)
     return Plan(node, wire, b"", plan.bits, plan.count, plan.block, candidates, effort, {}, Ref.XOR, target)
 
@@ -189,10 +193,9 @@ def _fitted(
         if made and (isinstance(choice.node, Lit) or kind in kinds):
             continue
         try:
-            check(choice.node, part.bits, part.count)
             fitted = _finished(part, choice.node, shape, fixed, settings)
             check(fitted.node, part.bits, part.count)
-        except ProgramError:
+        except (ProgramError, ProgramRefused):
             continue
         made.append((part, choice, fitted))
         kinds.add(kind)
@@ -239,10 +242,7 @@ def _encoded(part: Part, found: Finished) -> float:
 
 def _kind(node: Node) -> frozenset[type[Node]]:
     """The operators by which a word depends on others or moves: what rows and columns gain hangs on these."""
-    below: frozenset[type[Node]] = frozenset().union(
-        *(_kind(child) for child, _, _ in children(node, 64, 1 << 40))
-    )
-    return below if isinstance(node, Lit | Const | Map | Merge) else below | {type(node)}
+    return frozenset(type(each) for each in inside(node) if not isinstance(each, Lit | Const | Map | Merge))
 
 
 def _finished(part: Part, node: Node, shape: tuple[int, ...], fixed: bool, settings: Settings) -> Finished:
@@ -265,4 +265,4 @@ def _shape_in(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _holds_zstd(node: Node) -> bool:
-    return node == Lit(Zstd()) or any(_holds_zstd(child) for child, _, _ in children(node, 64, 1 << 40))
+    return any(each == Lit(Zstd()) for each in inside(node))

@@ -23,9 +23,8 @@ from brevisfs.synth._fields import Field
 from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
 from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, SYMBOL_BITS, Choice, Extent
 from brevisfs.synth._profile import Settings
-from brevisfs.synth._sample import Sample, Words, container
+from brevisfs.synth._sample import Sample, Step, Words, container
 from brevisfs.synth._source import Part, block_words
-from brevisfs.synth._steps import Step
 
 SOME_WORDS = 1024
 """Words that tell whether Palette and Select are looked at."""

@@ -21,6 +21,9 @@ __all__ = ["CHUNK"]
 
 Words = NDArray[np.unsignedinteger[Any]]
 
+Step = Function | ScanKind
+"""A Map's function or a Scan's kind."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -47,13 +50,14 @@ class Sample:
         """Blocks of the whole stream."""
         return -(-self.count // self.block)
 
-    def mapped(self, function: Function) -> Sample:
-        """The child's words under a Map."""
-        return self._changed(unmap(function, self.words, self.bits), 0)
-
-    def scanned(self, kind: ScanKind) -> Sample:
-        """The child's words under a Scan; the stream has two words or more."""
-        return self._changed(unscan(kind, self.words, self.bits), 1)
+    def undone(self, step: Step) -> Sample:
+        """The child's words under a Map or Scan; for a Scan the stream has two words or more."""
+        fewer = int(isinstance(step, str))
+        words = undo(step, self.words, self.bits)
+        ends = list(accumulate(map(len, self.pieces)))
+        pieces = (words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True))
+        some = tuple(piece for piece in pieces if len(piece))
+        return Sample(self.bits, self.count - fewer, self.block, some)
 
     def head(self, runs: int, length: int) -> Sample:
         """A smaller sample: up to `runs` runs of up to `length` words."""
@@ -64,13 +68,6 @@ class Sample:
                 piece[at : at + length] for piece in self.pieces for at in cuts(len(piece), length, runs)
             ]
         return replace(self, pieces=tuple(pieces))
-
-    def _changed(self, words: Words, fewer: int) -> Sample:
-        """A sample whose pieces are `fewer` words shorter each, from what became of all the words at once."""
-        ends = list(accumulate(map(len, self.pieces)))
-        pieces = (words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True))
-        some = tuple(piece for piece in pieces if len(piece))
-        return Sample(self.bits, self.count - fewer, self.block, some)
 
 
 def spread(size: int, wanted: int) -> list[int]:
@@ -118,23 +115,27 @@ def to_flat(words: Words, bits: int) -> bytes:
     return np.packbits(planes.reshape(-1), bitorder="little").tobytes()
 
 
-def unmap(function: Function, words: Words, bits: int) -> Words:
-    """The child's words under a Map: c from s in docs/format.md."""
-    match function:
+def undoing(step: Step) -> tuple[int, int]:
+    """The number by which native planning knows the step, and its word."""
+    match step:
         case Xor(word):
-            return _plan.undo(words, bits, 0, word)
+            return 0, word
         case Add(word):
-            return _plan.undo(words, bits, 1, word)
+            return 1, word
         case ZigZag():
-            return _plan.undo(words, bits, 2)
+            return 2, 0
         case Gray():
-            return _plan.undo(words, bits, 3)
+            return 3, 0
         case BitReverse():
-            return _plan.undo(words, bits, 4)
+            return 4, 0
         case RotR(places):
-            return _plan.undo(words, bits, 5, places)
+            return 5, places
+        case "xor":
+            return -1, 0
+        case _:
+            return -2, 0
 
 
-def unscan(kind: ScanKind, words: Words, bits: int) -> Words:
-    """The child's words under a Scan: one fewer than the words."""
-    return _plan.undo(words, bits, -1 if kind == "xor" else -2)
+def undo(step: Step, words: Words, bits: int) -> Words:
+    """The child's words under a Map or Scan: for a Scan one fewer than the words."""
+    return _plan.undo(words, bits, *undoing(step))

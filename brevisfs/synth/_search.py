@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from brevisfs.dsl import Node, children, to_text
+from brevisfs.dsl import to_text
 from brevisfs.dsl._check import MAX_NODES
 from brevisfs.synth import _steps
 from brevisfs.synth._hole import Hole, Join, Move, Slot
-from brevisfs.synth._literal import NODE_BYTES, Choice, raw
+from brevisfs.synth._literal import NODE_BYTES, Choice, inside, raw
 from brevisfs.synth._prior import LITERAL, Prior
 from brevisfs.synth._productions import moves
 from brevisfs.synth._source import Part
@@ -86,11 +85,6 @@ class State:
     def roll_out(self) -> Choice:
         """The program whose holes are completed by literals, as these are now."""
         return self.join([_literal(slot) for slot in self.slots])
-
-    @cached_property
-    def rolled_out(self) -> Choice:
-        """The roll-out as it was first told."""
-        return self.roll_out()
 
     @property
     def floor(self) -> float:
@@ -169,6 +163,19 @@ def applicable(hole: Hole) -> list[Move]:
 Key = tuple[float, float, str]
 
 
+class _Order:
+    """Programs by rank, and by their text where that is the same."""
+
+    def __init__(self, entry: tuple[Part, Choice]) -> None:
+        self._choice = entry[1]
+
+    def __lt__(self, other: _Order) -> bool:
+        mine, others = self._choice, other._choice
+        return mine.rank < others.rank or (
+            mine.rank == others.rank and to_text(mine.node) < to_text(others.node)
+        )
+
+
 class _Search:
     def __init__(self, root: Hole, part: Part, strategy: Strategy, prior: Callable[[], Prior]) -> None:
         self._root, self._strategy, self._prior = root, strategy, prior
@@ -176,6 +183,7 @@ class _Search:
         self._least = raw(part.bits, root.extent)
         self._programs = {(part.bits, self._least.node): (part, self._least)}
         self._keys: dict[State, Key] = {}
+        self._ranks: dict[State, float] = {}
         self._nbytes = part.nbytes
         self._expanded = self._told = self._dropped = self._idle = 0
 
@@ -197,7 +205,7 @@ class _Search:
             self._idle = 0 if before - self._least.rank > PAYING * self._nbytes else self._idle + 1
             self._bound_memory(frontier)
         effort = Effort(self._expanded, self._told, self._dropped)
-        programs = sorted(self._programs.values(), key=lambda entry: (entry[1].rank, to_text(entry[1].node)))
+        programs = sorted(self._programs.values(), key=_Order)
         return Found(programs, self._best, effort)
 
     def _goes_on(self) -> bool:
@@ -209,17 +217,23 @@ class _Search:
 
     def _tell(self, fresh: list[State]) -> None:
         """Takes in the roll-outs of states; the best few have zstd tried on them."""
-        ranked = sorted(fresh, key=lambda state: (state.roll_out().rank, state.name))
-        for state in ranked[: FIRST_TRIED if self._expanded < 2 else LATER_TRIED]:
-            if state.roll_out().rank < CLOSE * self._least.rank:
-                for hole in state.holes:
-                    hole.try_zstd()
-        for state in ranked:
-            self._take(state)
+        told = [(state.roll_out(), state) for state in fresh]
+        told.sort(key=lambda entry: (entry[0].rank, entry[1].name))
+        untried = [
+            hole
+            for choice, state in told[: FIRST_TRIED if self._expanded < 2 else LATER_TRIED]
+            if choice.rank < CLOSE * self._least.rank
+            for hole in state.holes
+            if not hole.is_settled
+        ]
+        for hole in untried:
+            hole.try_zstd()
+        for choice, state in told:
+            self._take(state, state.roll_out() if untried else choice)
 
-    def _take(self, state: State) -> None:
-        choice = state.rolled_out
-        if _nodes(choice.node) <= MAX_NODES:
+    def _take(self, state: State, choice: Choice) -> None:
+        self._ranks[state] = choice.rank
+        if sum(1 for _ in inside(choice.node)) <= MAX_NODES:
             self._told += 1
             known = self._programs.setdefault((state.part.bits, choice.node), (state.part, choice))
             if choice.rank < known[1].rank:
@@ -234,7 +248,7 @@ class _Search:
             prior, guided = self._prior(), self._strategy.guided
             cost = sum(prior.cost(production, hole.context) for hole, production in state.trail)
             further = sum(prior.least(hole.context) for hole in state.holes) if guided else 0.0
-            self._keys[state] = (cost + further, state.rolled_out.rank if guided else 0.0, state.name)
+            self._keys[state] = (cost + further, self._ranks[state] if guided else 0.0, state.name)
         return self._keys[state]
 
     def _bound_memory(self, frontier: list[State]) -> None:
@@ -261,10 +275,6 @@ def _is_hopeful(root: Hole) -> bool:
     """Whether more than the cut that any words have came of the first expansion, or may come of another."""
     usual = all(move.production in ("cut", "map rotr") for move in applicable(root))
     return not usual or (root.constant is None and _steps.hints(root.looks))
-
-
-def _nodes(node: Node) -> int:
-    return 1 + sum(_nodes(child) for child, _, _ in children(node, 64, 1 << 40))
 
 
 def _held(frontier: list[State]) -> int:

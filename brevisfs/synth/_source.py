@@ -86,10 +86,10 @@ class Part:
         data = self.read(lo * self.bits // 8, (hi * self.bits + 7) // 8)
         return from_flat(data, self.bits)[: hi - lo]
 
-    def block_bytes(self, index: int) -> Buffer:
-        """The flat bytes of a block."""
+    def block_bytes(self, index: int, many: int = 1) -> Buffer:
+        """The flat bytes of up to `many` blocks from block `index` on."""
         step = self.block * self.bits // 8
-        return self.read(index * step, min(self.nbytes, (index + 1) * step))
+        return self.read(index * step, min(self.nbytes, (index + many) * step))
 
     def passes(self) -> Iterator[Words]:
         """All the words in order, some at a time."""

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs.dsl import Add, Function, Gray, RotR, ScanKind, ZigZag
+from brevisfs._native import _plan
+from brevisfs.dsl import Add, Gray, RotR, ZigZag
 from brevisfs.synth import _times
-from brevisfs.synth._features import plane_bits
 from brevisfs.synth._literal import SYMBOL_BITS
-from brevisfs.synth._sample import Sample
-
-Step = Function | ScanKind
-"""A Map's function or a Scan's kind."""
+from brevisfs.synth._sample import Sample, Step, undoing
 
 PROMISING = 0.97
 """A changed stream is looked at closely if its planes' entropy falls below this share."""
@@ -48,7 +46,7 @@ class Look:
 def changed(sample: Sample, steps: tuple[Step, ...]) -> Sample:
     """D of the steps."""
     for step in steps:
-        sample = sample.scanned(step) if isinstance(step, str) else sample.mapped(step)
+        sample = sample.undone(step)
     return sample
 
 
@@ -67,10 +65,11 @@ def time(step: Step) -> float:
 
 def looks(glance: Sample) -> list[Look]:
     """The glance as it is, then under each of the productions that apply to it."""
-    plain = Look("", (), plane_bits(glance.words, glance.bits))
-    if plain.bits <= 0:
-        return [plain]
-    return [plain, *(Look(name, steps, _planes(glance, steps)) for name, steps in _candidates(glance))]
+    every = [("", ()), *_candidates(glance)]
+    ends = list(accumulate(map(len, glance.pieces)))
+    planes = _plan.looks(glance.words, ends, glance.bits, [list(map(undoing, steps)) for _, steps in every])
+    found = [Look(name, steps, row) for (name, steps), row in zip(every, planes, strict=True)]
+    return found if found[0].bits > 0 else found[:1]
 
 
 def may_be_simpler(seen: list[Look]) -> bool:
@@ -103,8 +102,3 @@ def _candidates(glance: Sample) -> Iterator[tuple[str, tuple[Step, ...]]]:
         yield "scan xor", ("xor",)
         yield "scan add", ("add",)
         yield "scan add zigzag", ("add", ZigZag())
-
-
-def _planes(glance: Sample, steps: tuple[Step, ...]) -> NDArray[np.float64]:
-    words = changed(glance, steps).words
-    return plane_bits(words, glance.bits)

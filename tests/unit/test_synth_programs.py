@@ -315,7 +315,7 @@ def test_the_same_bytes_give_the_same_plan() -> None:
 
 def test_candidates_are_told_and_the_plain_literal_is_among_them() -> None:
     plan = planned(bf16(gaussian(20_000)).tobytes(), "BF16", (20_000,))
-    assert Candidate("Lit raw", 40_006) in plan.candidates
+    assert Candidate(Lit(Raw()), 40_006) in plan.candidates
     assert plan.candidates[0].text == to_text(plan.node)
     data = bf16(gaussian(20_000)).tobytes()
     assert plan.candidates[0].size == pytest.approx(stored_size(plan, data), rel=0.01)

@@ -10,7 +10,7 @@ from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, Xor, ZigZag
 from brevisfs.dsl.reference import invert, unflatten
 from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd
 from brevisfs.synth._profile import SETTINGS, Profile
-from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, unmap, unscan
+from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, undo
 from brevisfs.synth._source import Memory, Part
 
 
@@ -65,14 +65,14 @@ def test_a_period_longer_than_a_repeat_may_have_is_none() -> None:
 @pytest.mark.parametrize("bits", [5, 8, 16, 23, 64])
 def test_map_is_undone_as_the_language_says(function: Function, bits: int) -> None:
     words = from_flat(np.random.default_rng(1).bytes(8 * bits), bits)
-    assert unmap(function, words, bits).tolist() == [invert(function, bits, word) for word in words.tolist()]
+    assert undo(function, words, bits).tolist() == [invert(function, bits, word) for word in words.tolist()]
 
 
 def test_scan_is_undone_as_the_language_says() -> None:
     words = from_flat(np.random.default_rng(1).bytes(110), 11)
     pairs = list(pairwise(words.tolist()))
-    assert unscan("xor", words, 11).tolist() == [before ^ after for before, after in pairs]
-    assert unscan("add", words, 11).tolist() == [(after - before) % 2048 for before, after in pairs]
+    assert undo("xor", words, 11).tolist() == [before ^ after for before, after in pairs]
+    assert undo("add", words, 11).tolist() == [(after - before) % 2048 for before, after in pairs]
 
 
 @pytest.mark.parametrize("bits", [1, 4, 6, 8, 13, 24, 32, 40, 64])
