@@ -21,7 +21,7 @@ help:
 	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4")'
 	@echo 'make bench-mount         reading through a mount next to a pass-through (ARGS="--quick --throttle 300 1000 --threads 1 2 4")'
 	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
-	@echo 'make bench-write         writing through a mount next to a pass-through (ARGS="--quick DIR")'
+	@echo 'make bench-write         writing through a mount, and reading while a worker packs (ARGS="--quick DIR")'
 	@echo 'make test-model          a mount next to a plain folder, STEPS random operations with SEED'
 	@echo 'make test-kills          the daemon killed KILLS times at random instants, with SEED'
 	@echo 'make test-churn          ROUNDS of saving, renaming and deleting leave nothing behind'

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import coded, kernels, large, loads, measure, mount, report, weights
+from bench import coded, kernels, large, loads, measure, mount, report, weights, write
 from brevisfs.synth import Profile
 from tests.mount.conftest import has_fuse
 
@@ -152,6 +152,17 @@ def test_the_mount_bench_in_short(tmp_path: Path) -> None:
         for system in systems
     }
     assert len(parts["listing"]) == 4
+
+
+@pytest.mark.skipif(not has_fuse(), reason="mounting needs /dev/fuse and fusermount3")
+def test_the_write_bench_in_short(tmp_path: Path) -> None:
+    """Every size of piece, and every load beside a worker; no time is judged."""
+    command = [sys.executable, "-m", "bench.write", "--quick", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    for row in (*write.PIECES, *write.BESIDE):
+        assert sum(line.startswith(f"{row} ") for line in lines) == 1, done.stdout
 
 
 def test_packing_takes_little_memory(tmp_path: Path) -> None:
