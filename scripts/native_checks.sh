@@ -1,8 +1,9 @@
 #!/bin/sh
 # Checks of the C code that need more than the extension module; docs/design/native-checks.md describes them.
 #
-#   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set
-#   native_checks.sh aarch64 CASES     vectors built for aarch64, under qemu
+#   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set;
+#                                      plan, too
+#   native_checks.sh aarch64 CASES     both built for aarch64, under qemu; planning must answer as it does here
 #   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
 #
 # Installs what it misses; builds in build/native.  scripts/setup.sh has made .venv.
@@ -10,9 +11,10 @@ set -eu
 cd "$(dirname "$0")/.."
 python=$PWD/.venv/bin/python
 build=build/native
-flags="-std=gnu11 -g -O1 -Wall -Wextra -Werror -Inative"
+# no fused operations, as in native/build_brevis.py: what is planned must not hang on the machine
+flags="-std=gnu11 -g -O1 -ffp-contract=off -Wall -Wextra -Werror -Inative"
 sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-fuzzers="decode encode"
+fuzzers="decode encode plan"
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 
 die() {
@@ -39,13 +41,27 @@ install() {
 
 sources() { "$python" -c 'import sys; sys.path.insert(0, "native"); import build_brevis; print(*(f"native/{s}" for s in build_brevis.SOURCES))'; }
 
+# objects FOLDER COMPILER…: each source compiled, in $build/FOLDER
+objects() {
+    folder=$build/$1
+    shift
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    for source in $(sources); do "$@" -c "$source" -o "$folder/$(basename "$source" .c).o"; done
+}
+
 vectors() { "$python" -m tests.native.inputs vectors "$build/vectors-$1" "$1"; }
 
 sanitize() {
     vectors "$1"
-    # shellcheck disable=SC2046,SC2086  # lists of words, here and below
-    cc $flags $sanitizers -o "$build/vectors-sanitized" native/tests/vectors.c $(sources) -lzstd -lm
+    # shellcheck disable=SC2086  # lists of words, here and below
+    objects sanitized cc $flags $sanitizers
+    for check in vectors plan; do
+        # shellcheck disable=SC2086
+        cc $flags $sanitizers -o "$build/$check-sanitized" "native/tests/$check.c" "$build"/sanitized/*.o -lzstd -lm
+    done
     for cpu in scalar avx2 avx512; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
+    "$build/plan-sanitized" "$((10 * $1))" native/fuzz/corpus/plan/*
 }
 
 # zstd for another architecture: built from the sources that the zstandard package brings
@@ -69,10 +85,22 @@ aarch64() {
     vectors "$1"
     # one header of the machine's own; all of its include directory would not do
     cp "$(echo '#include <xxhash.h>' | cc -E - | sed -n 's/^# [0-9]* "\(.*xxhash\.h\)".*/\1/p' | head -n 1)" "$build/aarch64/zstd/"
-    # shellcheck disable=SC2046,SC2086
-    aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/vectors" \
-        native/tests/vectors.c $(sources) "$build/aarch64/zstd.o" -lm
+    # shellcheck disable=SC2086
+    objects aarch64/objects aarch64-linux-gnu-gcc $flags -O2 -I"$build/aarch64/zstd"
+    # shellcheck disable=SC2086
+    objects here cc $flags -O2
+    for check in vectors plan; do
+        # shellcheck disable=SC2086
+        aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/$check" \
+            "native/tests/$check.c" "$build"/aarch64/objects/*.o "$build/aarch64/zstd.o" -lm
+    done
     qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
+    # shellcheck disable=SC2086
+    cc $flags -O2 -o "$build/plan-here" native/tests/plan.c "$build"/here/*.o -lzstd -lm
+    there=$(qemu-aarch64-static "$build/aarch64/plan" "$((10 * $1))" native/fuzz/corpus/plan/*)
+    here=$("$build/plan-here" "$((10 * $1))" native/fuzz/corpus/plan/*)
+    echo "aarch64: $there"
+    [ "$there" = "$here" ] || die "planning answers otherwise here: $here"
 }
 
 fuzzer_works() {
@@ -82,12 +110,8 @@ fuzzer_works() {
 
 fuzz() {
     install fuzzer_works clang libclang-rt-dev
-    objects=$PWD/$build/fuzz-objects
-    mkdir -p "$objects"
-    for source in $(sources); do
-        # shellcheck disable=SC2086
-        clang $flags $sanitizers -fsanitize=fuzzer-no-link -c "$source" -o "$objects/$(basename "$source" .c).o"
-    done
+    # shellcheck disable=SC2086
+    objects fuzz-objects clang $flags $sanitizers -fsanitize=fuzzer-no-link
     for target in $fuzzers; do fuzz_one "$target" "$1"; done
 }
 
@@ -96,7 +120,7 @@ fuzz_one() {
     mkdir -p "$work/found"
     "$python" -m tests.native.inputs seeds "$work/seeds" "$1" 400
     # shellcheck disable=SC2086
-    clang $flags $sanitizers -fsanitize=fuzzer -o "$work/fuzzer" "native/fuzz/$1.c" "$objects"/*.o -lzstd -lm
+    clang $flags $sanitizers -fsanitize=fuzzer -o "$work/fuzzer" "native/fuzz/$1.c" "$build"/fuzz-objects/*.o -lzstd -lm
     echo "native checks: fuzzing $1 for $2 seconds"
     # New inputs go to the first folder. One that fails stays as crash-…: it belongs in native/fuzz/corpus.
     "$work/fuzzer" -max_total_time="$2" -max_len=8192 -timeout=20 -rss_limit_mb=3000 -print_final_stats=1 \

@@ -22,6 +22,7 @@ from tests.golden.test_golden import ARCHIVES, payloads
 from tests.programs import random_case
 
 TARGETS = ("decode", "encode")
+"""Fuzzers whose inputs are programs; that of `plan` takes words."""
 MOST_SEED_BYTES = 3000
 MOST_TABLE_BYTES = 300_000
 HEAD = struct.Struct("<BBHIQII")
@@ -130,12 +131,27 @@ def write_seeds(folder: Path, target: str, cases: int) -> None:
             (folder / f"seed-{number}").write_bytes(seed)
 
 
+def write_plan_seeds(folder: Path, cases: int) -> None:
+    """The words of small random cases, each with one question about them (native/tests/plan.h)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(cases):
+        rng = random.Random(number)
+        case = random_case(rng)
+        size = next(size for size in (1, 2, 4, 8) if case.bits <= 8 * size)
+        words = b"".join(word.to_bytes(size, "little") for word in case.words)
+        head = bytes((number % 256, case.bits - 1)) + rng.randbytes(14)
+        if len(words) <= MOST_SEED_BYTES:
+            (folder / f"seed-{number}").write_bytes(head + words)
+
+
 def main(arguments: list[str]) -> None:
     match arguments:
         case ["vectors", path, cases]:
             write_vectors(Path(path), int(cases))
         case ["seeds", folder, target, cases] if target in TARGETS:
             write_seeds(Path(folder), target, int(cases))
+        case ["seeds", folder, "plan", cases]:
+            write_plan_seeds(Path(folder), int(cases))
         case _:
             sys.exit(__doc__)
 
