@@ -72,13 +72,15 @@ def record(part: Part, shape: tuple[int, ...]) -> tuple[int, float]:
     length = min(part.count, RUN_BYTES)
     runs = [(at, part.words(at, at + length)) for at in cuts(part.count, length, RECORD_RUNS)]
     best, least = 1, _bits_by_place(runs, 1)
-    if part.count < RECORD_BYTES:
+    sizes = [size for size in range(2, LONGEST_RECORD + 1) if row % size == 0]
+    # A multiple of a record is one too, and tells no less of a byte: without gain there, there is none below.
+    widest = [size for size in sizes if not any(other % size == 0 for other in sizes if other > size)]
+    if part.count < RECORD_BYTES or all(_bits_by_place(runs, s) >= (1 - RECORD_GAIN) * least for s in widest):
         return best, least
-    for size in range(2, LONGEST_RECORD + 1):
-        if row % size == 0:
-            bits = _bits_by_place(runs, size)
-            if bits < (1 - RECORD_GAIN) * least:
-                best, least = size, bits
+    for size in sizes:
+        bits = _bits_by_place(runs, size)
+        if bits < (1 - RECORD_GAIN) * least:
+            best, least = size, bits
     return best, least
 
 

@@ -39,6 +39,9 @@ MOST_PLANS = 4
 """Sections planned ahead at most: each takes some 100 MB while it is looked at."""
 
 
+KEPT_BYTES = 1 << 23
+"""Sections up to this long are read once for all that is asked of them."""
+
 _WRITTEN = "it was written to while it was packed; pack it again when that is done"
 
 
@@ -56,20 +59,32 @@ class PackReport:
     sections: int
 
 
+Bytes = npt.NDArray[np.uint8]
+
+
 class _FileSource:
-    """Bytes of a file by pread: safe from many threads."""
+    """Bytes of a file by pread, safe from many threads; few are read at once and kept, if so wanted."""
 
-    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+    def __init__(self, fd: int, offset: int, nbytes: int, keep: bool = False) -> None:
         self._fd, self._offset, self.nbytes = fd, offset, nbytes
+        self._keep = keep and nbytes <= KEPT_BYTES
+        self._kept: Bytes | None = None
 
-    def read(self, lo: int, hi: int) -> bytes:
+    def read(self, lo: int, hi: int) -> Bytes:
         """Bytes `lo` to `hi`. Raises SourceChanged if the file has become shorter."""
-        data = os.pread(self._fd, hi - lo, self._offset + lo)
-        while len(data) < hi - lo:
-            more = os.pread(self._fd, hi - lo - len(data), self._offset + lo + len(data))
+        if not self._keep:
+            return self._fresh(lo, hi)
+        if self._kept is None:
+            self._kept = self._fresh(0, self.nbytes)
+        return self._kept[lo:hi]
+
+    def _fresh(self, lo: int, hi: int) -> Bytes:
+        data, done = np.empty(hi - lo, np.uint8), 0
+        while done < hi - lo:
+            more = os.preadv(self._fd, [data[done:].data], self._offset + lo + done)
             if not more:
-                raise SourceChanged(f"the file ends at byte {self._offset + lo + len(data)} now; {_WRITTEN}")
-            data += more
+                raise SourceChanged(f"the file ends at byte {self._offset + lo + done} now; {_WRITTEN}")
+            done += more
         return data
 
 
@@ -79,13 +94,9 @@ class _Differences:
     def __init__(self, first: _FileSource, second: _FileSource) -> None:
         self._first, self._second, self.nbytes = first, second, first.nbytes
 
-    def read(self, lo: int, hi: int) -> bytes:
+    def read(self, lo: int, hi: int) -> Bytes:
         """Bytes `lo` to `hi`."""
-        return _xored(self._first.read(lo, hi), self._second.read(lo, hi)).tobytes()
-
-
-def _xored(first: bytes, second: bytes) -> npt.NDArray[np.uint8]:
-    return np.frombuffer(first, np.uint8) ^ np.frombuffer(second, np.uint8)
+        return self._first.read(lo, hi) ^ self._second.read(lo, hi)
 
 
 def pack(
@@ -153,7 +164,7 @@ def learn_prior(source_fd: int, *, profile: Profile = Profile.BALANCED) -> Prior
 
 def _layout(fd: int, size: int) -> safetensors.Layout:
     whole = _FileSource(fd, 0, size)
-    return safetensors.parse(size, lambda offset, length: whole.read(offset, offset + length))
+    return safetensors.parse(size, lambda offset, length: whole.read(offset, offset + length).tobytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +186,10 @@ class _Planner:
         self._prior = prior
         self._learning = threading.Lock()
 
-    def plan(self, cut: Cut) -> Plan:
-        """The plan for a section."""
+    def plan(self, cut: Cut, source: _FileSource) -> Plan:
+        """The plan for a section of these bytes."""
         return synthesize(
-            self.source(cut),
+            source,
             cut.dtype,
             cut.shape,
             self._profile,
@@ -193,10 +204,12 @@ class _Planner:
                 self._prior = learn(list(sections(self._layout)), self.source, self._profile)
             return self._prior
 
-    def plan_near(self, cut: Cut, other: Cut, number: int, target: Future[Plan]) -> Plan:
+    def plan_near(
+        self, cut: Cut, source: _FileSource, other: Cut, number: int, target: Future[Plan]
+    ) -> Plan:
         """The plan for a section much like `other`, section `number`: as it is, or as the differences."""
-        alone, known = self.plan(cut), target.result()
-        differences = _Differences(self.source(cut), self.source(other))
+        alone, known = self.plan(cut, source), target.result()
+        differences = _Differences(source, self.source(other))
         near = synthesize(
             differences,
             cut.dtype,
@@ -215,9 +228,9 @@ class _Planner:
         """The sections that may refer to an earlier one; see `_ties`."""
         return ties(sections(self._layout), self.source)
 
-    def source(self, cut: Cut) -> _FileSource:
-        """The bytes of a section."""
-        return _FileSource(self._fd, cut.offset, cut.nbytes)
+    def source(self, cut: Cut, keep: bool = False) -> _FileSource:
+        """The bytes of a section, kept when they are read if so wanted and they are few."""
+        return _FileSource(self._fd, cut.offset, cut.nbytes, keep)
 
 
 class _Tasks:
@@ -228,7 +241,7 @@ class _Tasks:
         pool: ThreadPoolExecutor,
         planner: _Planner,
         jobs: int,
-        hashed: Callable[[bytes], None],
+        hashed: Callable[[memoryview], None],
     ) -> None:
         self._pool, self._planner, self._hashed = pool, planner, hashed
         self._ties = planner.ties()
@@ -240,28 +253,29 @@ class _Tasks:
     def run(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan] | _Encoded]:
         """Each section's plan, then its blocks, in the order of the file."""
         blocks: deque[tuple[Cut, Plan] | Future[_Encoded]] = deque()
-        for cut, plan in self._plans(cuts):
+        for cut, source, plan in self._plans(cuts):
             blocks.append((cut, plan))
-            for block in self._encode(cut, plan):
+            for block in self._encode(cut, source, plan):
                 blocks.append(block)
                 while len(blocks) > self._blocks_ahead:
                     yield _made(blocks.popleft())
         while blocks:
             yield _made(blocks.popleft())
 
-    def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, Plan]]:
-        ahead: deque[tuple[Cut, Future[Plan] | Tie]] = deque()
+    def _plans(self, cuts: Iterator[Cut]) -> Iterator[tuple[Cut, _FileSource, Plan]]:
+        ahead: deque[tuple[Cut, _FileSource, Future[Plan] | Tie]] = deque()
         for number, cut in enumerate(cuts):
-            ahead.append((cut, self._begun(number, cut)))
+            source = self._planner.source(cut, keep=True)
+            ahead.append((cut, source, self._begun(number, cut, source)))
             if len(ahead) > self._plans_ahead:
                 yield self._planned(*ahead.popleft())
-        for entry in ahead:
-            yield self._planned(*entry)
+        while ahead:
+            yield self._planned(*ahead.popleft())
 
-    def _begun(self, number: int, cut: Cut) -> Future[Plan] | Tie:
+    def _begun(self, number: int, cut: Cut, source: _FileSource) -> Future[Plan] | Tie:
         tie = self._ties.get(number)
         if tie is None:
-            plan = self._pool.submit(self._planner.plan, cut)
+            plan = self._pool.submit(self._planner.plan, cut, source)
             if number in self._wanted:
                 self._targets[number] = (cut, plan)
             return plan
@@ -269,22 +283,23 @@ class _Tasks:
             return tie
         # The pool takes tasks in order, so what this one waits for has been begun.
         other, target = self._targets[tie.target]
-        return self._pool.submit(self._planner.plan_near, cut, other, tie.target, target)
+        return self._pool.submit(self._planner.plan_near, cut, source, other, tie.target, target)
 
-    def _planned(self, cut: Cut, begun: Future[Plan] | Tie) -> tuple[Cut, Plan]:
+    def _planned(
+        self, cut: Cut, source: _FileSource, begun: Future[Plan] | Tie
+    ) -> tuple[Cut, _FileSource, Plan]:
         if isinstance(begun, Tie):
-            return cut, tied(self._targets[begun.target][1].result(), begun.target)
-        return cut, begun.result()
+            return cut, source, tied(self._targets[begun.target][1].result(), begun.target)
+        return cut, source, begun.result()
 
-    def _encode(self, cut: Cut, plan: Plan) -> Iterator[Future[_Encoded]]:
+    def _encode(self, cut: Cut, source: _FileSource, plan: Plan) -> Iterator[Future[_Encoded]]:
         program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
-        source = self._planner.source(cut)
         target = None if plan.ref == Ref.NONE else self._planner.source(self._targets[plan.target][0])
         step = plan.block * plan.bits // 8
         for index, lo in enumerate(range(0, cut.nbytes, step)):
             hi = min(cut.nbytes, lo + step)
             data = source.read(lo, hi)
-            self._hashed(data)
+            self._hashed(data.data)
             other = None if target is None else target.read(lo, hi)
             yield self._pool.submit(_encode_block, program, index, data, other)
 
@@ -293,9 +308,9 @@ def _made(entry: tuple[Cut, Plan] | Future[_Encoded]) -> tuple[Cut, Plan] | _Enc
     return entry.result() if isinstance(entry, Future) else entry
 
 
-def _encode_block(program: _native.Program, index: int, data: bytes, target: bytes | None) -> _Encoded:
+def _encode_block(program: _native.Program, index: int, data: Bytes, target: Bytes | None) -> _Encoded:
     """A block encoded, as what it differs in from a target's block if there is one."""
-    coded = data if target is None else _xored(data, target)
+    coded = data if target is None else data ^ target
     bound = program.encode_bound()
     if len(_room.out) < bound:
         _room.out = np.empty(bound, np.uint8)
@@ -310,7 +325,7 @@ class _Room(threading.local):
     """A thread's room for a block before its length is known."""
 
     def __init__(self) -> None:
-        self.out: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.out: Bytes = np.empty(0, np.uint8)
 
 
 _room = _Room()

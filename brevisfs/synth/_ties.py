@@ -90,7 +90,5 @@ def _leading(look: bytes, cut: Cut) -> NDArray[np.uint16]:
 def _equal(first: Source, second: Source) -> bool:
     """Whether two sources of the same length have the same bytes."""
     step = PIECE_BYTES
-    return all(
-        first.read(lo, min(first.nbytes, lo + step)) == second.read(lo, min(first.nbytes, lo + step))
-        for lo in range(0, first.nbytes, step)
-    )
+    spans = [(lo, min(first.nbytes, lo + step)) for lo in range(0, first.nbytes, step)]
+    return all(bytes(first.read(*span)) == bytes(second.read(*span)) for span in spans)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from brevisfs._native import Program, _plan
@@ -22,6 +24,9 @@ RECURRING = 0.02
 """Share of the words' neighbourhoods that must occur again for trials of every field."""
 
 LOOKED_AT = 1 << 13
+
+HOPELESS = 1.25
+"""A trial ends where what was compressed so far takes this many times what it has to fall below."""
 
 
 def recurs(sample: Sample) -> bool:
@@ -56,13 +61,14 @@ def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -
     settled = []
     for (field, plain), (_, choice) in zip(untried(sample, parts, settings), parts, strict=True):
         if choice.node == Lit(Zstd()) or (everywhere and field.width >= NARROWEST and _is_literal(plain)):
-            settled.append((field, better(plain, _trial(sample, field, extent, settings))))
+            settled.append((field, better(plain, _trial(sample, field, extent, settings, plain.rank))))
         else:
             settled.append((field, plain))
     whole = Field(0, sample.bits)
     if everywhere and len(parts) > 1:
-        uncut = _trial(sample, whole, extent, settings)
-        if uncut.rank < merged(settled, extent, settings).rank:
+        known = merged(settled, extent, settings).rank
+        uncut = _trial(sample, whole, extent, settings, known)
+        if uncut.rank < known:
             return [(whole, uncut)]
     return settled
 
@@ -80,22 +86,30 @@ def _plain(sample: Sample, field: Field, extent: Extent, settings: Settings) -> 
     return _literal.raw(field.width, extent)
 
 
-def _trial(sample: Sample, field: Field, extent: Extent, settings: Settings) -> Choice:
-    """zstd for the field, at the rate it has on some blocks' worth of the sample."""
-    size = sample.block
-    runs = [piece[at : at + size] for piece in sample.pieces for at in range(0, len(piece), size)]
+def _trial(sample: Sample, field: Field, extent: Extent, settings: Settings, known: float) -> Choice:
+    """zstd for the field, at the rate it has on some blocks' worth of the sample.
+
+    Known is a rank that it has to fall below to be of use.
+    """
+    block = sample.block
+    runs = [piece[at : at + block] for piece in sample.pieces for at in range(0, len(piece), block)]
     wanted = max(1, TRIAL_BYTES * 8 // (field.width * len(runs[0])))
     values = [_values(run, field) for run in runs]
     # What a run takes goes by how often its words change: taking that into account, a few tell of all.
     changes = [1 + int(np.count_nonzero(value[1:] != value[:-1])) for value in values]
     order = sorted(range(len(values)), key=lambda i: changes[i])
     tried = [order[i] for i in spread(len(order), wanted)]
-    taken = sum(_compressed(values[i], field.width) for i in tried)
-    spent = taken * sum(changes) / sum(changes[i] for i in tried)
-    words = sum(map(len, values))
-    plain = extent.count * field.width / 8
-    toll = settings.toll * plain * _times.ZSTD_BYTE / 8
-    return Choice(Lit(Zstd()), NODE_BYTES + spent * extent.count / words, toll)
+    share = sum(changes) * extent.count / sum(map(len, values))
+    toll = settings.toll * extent.count * field.width / 8 * _times.ZSTD_BYTE / 8
+    taken = changed = 0
+    size = inf
+    for i in reversed(tried):
+        taken += _compressed(values[i], field.width)
+        changed += changes[i]
+        size = NODE_BYTES + taken * share / changed
+        if size + toll > HOPELESS * known:
+            break
+    return Choice(Lit(Zstd()), size, toll)
 
 
 def _values(words: Words, field: Field) -> Words:
