@@ -24,7 +24,7 @@ from pyfuse3 import FUSEError
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key, Reader
 from brevisfs.fs._buffers import Buffers, Bytes
-from brevisfs.fs._pool import DecodePool
+from brevisfs.fs._pool import DecodePool, Job
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
 log = logging.getLogger("brevisfs.fs")
@@ -50,7 +50,7 @@ class _Extent:
     """[begin, end) of a file. `ready` is set once `buffer` is filled or `error` says why not.
 
     `unasked` of its bytes were not asked for yet. While `pins` > 0 it is in use. A window is one of a
-    `stream`.
+    `stream`. What is not decoded at once is decoded by a `job`.
     """
 
     key: Key
@@ -62,6 +62,7 @@ class _Extent:
     pins: int = 0
     error: Exception | None = None
     stream: Stream | None = None
+    job: Job | None = None
 
 
 @dataclass(slots=True)
@@ -146,6 +147,7 @@ class ExtentCache:
                 b"".join([bytes(await self.read(backing, lo, min(REQUEST, end - lo))) for lo in parts])
             )
         self.counters.requests += 1
+        self._pool.settle()
         found = self._find(backing, offset, end)
         if found is None:
             # Nothing gives the event loop a turn that need not wait.
@@ -235,6 +237,8 @@ class ExtentCache:
             # All of them even if one fails: what is still decoded then would count for no request.
             for extent in wanted:
                 if not extent.ready.is_set():
+                    assert extent.job is not None
+                    self._pool.want(extent.job)
                     await extent.ready.wait()
             whole = [
                 (extent.begin, extent.buffer)
@@ -322,7 +326,8 @@ class ExtentCache:
             self.counters.decoded += 1
         backing.users += 1
         work = partial(reader.read_into, begin, extent.buffer[: end - begin])
-        self._pool.submit(work, partial(self._decoded, backing, extent), ahead=stream is not None)
+        done = partial(self._decoded, backing, extent)
+        extent.job = self._pool.submit(work, done, ahead=stream is not None)
         return extent
 
     def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:

@@ -1,13 +1,32 @@
-"""The threads that decode, and the way their results come back to the event loop."""
+"""The threads that decode, and the way their results come back to the event loop.
+
+Waking the event loop takes as long as much of a decode. So of what nobody waits for it is told when it looks
+next, or once there is nothing else to do.
+"""
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 import trio
 
 Work = Callable[[], None]
 Done = Callable[[Exception | None], None]
+
+# Seconds until the event loop is told of what it does not ask for.
+_LATE = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`work` for a thread, and what is `done` on the event loop then. If it is `wanted`, somebody waits."""
+
+    work: Work
+    done: Done
+    wanted: bool
+    error: Exception | None = None
 
 
 class DecodePool:
@@ -20,8 +39,9 @@ class DecodePool:
     def __init__(self, threads: int) -> None:
         self._loop = trio.lowlevel.current_trio_token()
         self._closed = False
-        self._wanted: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
-        self._ahead: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
+        self._finished: deque[Job] = deque()
+        self._wanted: SimpleQueue[Job | None] = SimpleQueue()
+        self._ahead: SimpleQueue[Job | None] = SimpleQueue()
         self._threads = [
             (threading.Thread(target=self._run, args=(jobs,), name=f"decode-{number}", daemon=True), jobs)
             for number in range(threads)
@@ -30,9 +50,25 @@ class DecodePool:
         for thread, _ in self._threads:
             thread.start()
 
-    def submit(self, work: Work, done: Done, *, ahead: bool = False) -> None:
-        """Runs `work` in a thread, then `done` on the event loop with what `work` raised."""
-        (self._ahead if ahead else self._wanted).put((work, done))
+    def submit(self, work: Work, done: Done, *, ahead: bool = False) -> Job:
+        """Runs `work` in a thread, then `done` on the event loop with what `work` raised.
+
+        If it is `ahead`, nobody waits for it yet.
+        """
+        job = Job(work, done, not ahead)
+        (self._ahead if ahead else self._wanted).put(job)
+        return job
+
+    def want(self, job: Job) -> None:
+        """Somebody waits for the job from now on. It may be done when this returns."""
+        job.wanted = True
+        self.settle()
+
+    def settle(self) -> None:
+        """Does what is to be done of jobs that threads have finished."""
+        while self._finished:
+            job = self._finished.popleft()
+            job.done(job.error)
 
     async def run(self, work: Work) -> None:
         """Runs `work` in a thread, waits for it and raises what it raised."""
@@ -55,16 +91,28 @@ class DecodePool:
             jobs.put(None)
         for thread, _ in self._threads:
             thread.join()
+        self.settle()
 
-    def _run(self, jobs: "SimpleQueue[tuple[Work, Done] | None]") -> None:
-        while (job := jobs.get()) is not None:
+    def _run(self, jobs: "SimpleQueue[Job | None]") -> None:
+        while True:
+            try:
+                job = jobs.get(timeout=_LATE if self._finished else None)
+            except Empty:
+                self._tell()
+                continue
+            if job is None:
+                return
             if self._closed:
                 continue
-            work, done = job
-            error: Exception | None = None
             try:
-                work()
+                job.work()
             except Exception as raised:
-                error = raised
-            self._loop.run_sync_soon(done, error)
-            del job, work, done, error
+                job.error = raised
+            # In this order, so that whoever sets `wanted` either finds it here or is told.
+            self._finished.append(job)
+            if job.wanted:
+                self._tell()
+            del job
+
+    def _tell(self) -> None:
+        self._loop.run_sync_soon(self.settle, idempotent=True)
