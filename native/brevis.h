@@ -40,6 +40,7 @@ enum brv_ref { BRV_ALONE = 0, BRV_XOR = 1, BRV_ADD = 2 };
 typedef struct brv_program brv_program;
 typedef struct brv_scratch brv_scratch;
 typedef struct brv_hash brv_hash;
+typedef struct brv_pool brv_pool;
 
 /* Where and why a call failed. node: prefix index, -1 if none. block: absolute block number. Of brv_read, part: which
  * one, and in_target: whether it was what the part refers to. */
@@ -96,6 +97,27 @@ typedef struct {
 /* Write n parts to out, one after another, from the archive open as fd. With at_once only if the kernel has all that is
  * to be read in memory: else BRV_SYSTEM. What out holds after an error is undefined. */
 int brv_read(int fd, const brv_part *parts, size_t n, brv_scratch *s, uint8_t *out, int at_once, brv_status *st);
+
+/* A call of brv_read for another thread to make; it and what it points to belong to the caller again once it is done.
+ * `status` then says how that went. */
+typedef struct brv_job {
+    int fd;
+    const brv_part *parts;
+    size_t n;
+    uint8_t *out;
+    brv_status status;
+    int32_t state;        /* the pool's */
+    struct brv_job *next; /* likewise */
+} brv_job;
+
+/* Threads that do jobs, first come first served. `tell` is an eventfd that is written to when a job is done that
+ * somebody waits for; or when one is done that nobody does, some time after there is nothing more to do. NULL if there
+ * is no memory. brv_pool_free waits for what is being done; what was not begun never is. */
+brv_pool *brv_pool_new(unsigned threads, int tell);
+void brv_pool_free(brv_pool *pool);
+void brv_pool_add(brv_pool *pool, brv_job *job);
+/* Whether the job is done; with want, somebody waits for it from now on if it is not. */
+int brv_job_done(brv_job *job, int want);
 
 /* ---- encode and analyse -------------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@ SOURCES = [
     "plan_cost.c",
     "plan_count.c",
     "plan_split.c",
+    "pool.c",
     "program.c",
     "rans.c",
     "read.c",

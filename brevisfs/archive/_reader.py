@@ -34,8 +34,8 @@ _PREPARED = 32 << 20
 _PARTS, _PREPARED_AT_ONCE = 256, 16 << 20
 """Sections, and bytes of their programs, beyond which a range is read in several steps."""
 
-_QUICK_PROLOGUE, _QUICK_BLOCKS = 4096, 4096
-"""Bytes of a prologue, and block entries, up to which a section is prepared at once."""
+_QUICK_PROLOGUE, _QUICK_BLOCKS, _QUICK_NEW = 4096, 4096, 2
+"""Bytes of a prologue, and block entries, up to which a section is prepared at once, and how many of them."""
 
 _Part: TypeAlias = tuple[Section, _native.Stored, int, int]
 """Of a section the bytes from one to before another."""
@@ -173,6 +173,26 @@ class Reader:
         stored = prepared[1] if prepared else self._prepare_at_once(section)
         return stored is not None and self._fill([(section, stored, lo, hi)], out, at_once=True)
 
+    def read_job(self, offset: int, out: Bytes) -> _native.ReadJob | None:
+        """A job that fills `out` as read_into does; None if programs have to be prepared for that which are
+        large, many, damaged, or not in memory.
+        """
+        parts: list[tuple[_native.Stored, int, int]] = []
+        new = 0
+        done, end = offset, offset + len(out)
+        while done < end:
+            section = self.section_at(done)
+            prepared = self._prepared.get(section.index)
+            if prepared is None:
+                new += 1
+            stored = prepared[1] if prepared else self._prepare_at_once(section) if new <= _QUICK_NEW else None
+            if stored is None or len(parts) == _PARTS:
+                return None
+            stop = min(end, section.end)
+            parts.append((stored, done - section.offset, stop - section.offset))
+            done = stop
+        return _native.ReadJob(self._fd, parts, out)
+
     def _found(self, offset: int, end: int) -> tuple[list[_Part], int]:
         """The parts that make up [offset, end), or up to where their programs do not take much memory."""
         parts: list[_Part] = []
@@ -230,7 +250,7 @@ class Reader:
             raise type(error)(reason, section.index, section.offset, section.end) from None
 
     def _prepare_at_once(self, section: Section) -> _native.Stored | None:
-        if section.prologue > _QUICK_PROLOGUE or section.blocks > _QUICK_BLOCKS:
+        if section.ref != Ref.NONE or section.prologue > _QUICK_PROLOGUE or section.blocks > _QUICK_BLOCKS:
             return None
         # Who has it may be waiting for the disk.
         if not self._lock.acquire(blocking=False):
@@ -242,6 +262,8 @@ class Reader:
             if not _fill_at_once(self._fd, section.record, data):
                 return None
             return self._keep(section, *_layout.unpack_prologue(section, data.tobytes()), None)
+        except (DamagedArchive, UnsupportedArchive):
+            return None
         finally:
             self._lock.release()
 

@@ -327,7 +327,9 @@ class ExtentCache:
         backing.users += 1
         work = partial(reader.read_into, begin, extent.buffer[: end - begin])
         done = partial(self._decoded, backing, extent)
-        extent.job = self._pool.submit(work, done, ahead=stream is not None)
+        ahead = stream is not None
+        read = reader.read_job(begin, extent.buffer[: end - begin]) if ahead else None
+        extent.job = self._pool.submit(work, done, ahead=ahead, read=read)
         return extent
 
     def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:

@@ -65,6 +65,9 @@ class FakeReader:
             self.read_into(offset, out)
         return self.at_once
 
+    def read_job(self, offset: int, out: Bytes) -> None:
+        return None
+
     def drop_programs(self) -> None:
         self.memory -= self.programs
         self.programs = 0
