@@ -20,6 +20,7 @@ import pytest
 from brevisfs.fs import MountOptions, RecompressionOptions, mount_background, umount
 from brevisfs.fs._background import _to_json
 from brevisfs.store import _syscalls
+from tests.faults.test_every_step import recover, shown
 from tests.mount.conftest import has_fuse
 from tests.twins import model
 
@@ -144,11 +145,8 @@ class Client:
         while json.loads(os.getxattr(self.folder, "user.brevisfs.recompression"))["left"]:
             time.sleep(0.01)
 
-    def check(self, folder: Path) -> State:
+    def check(self, seen: State) -> State:
         """Asserts that the folder is as it may be; returns how it is."""
-        seen = {
-            str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-        }
         assert any(self._fits(seen, state) for state in self.possible), (
             {name: len(data) for name, data in seen.items()},
             [{name: len(data) for name, data in state.items()} for state in self.possible],
@@ -180,10 +178,18 @@ OPTIONS = MountOptions(
 )
 
 
+def files(folder: Path) -> State:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def contents(store: Path) -> State:
+    """What a mount of a store would show."""
+    return {name: file.content for name, file in shown(store).items()}
+
+
 @contextmanager
-def mounted(store: Path, folder: Path, recompress: bool) -> Iterator[None]:
-    recompression = replace(OPTIONS.recompression, enabled=recompress)
-    mount_background(store, folder, replace(OPTIONS, recompression=recompression, log=store.with_name("log")))
+def mounted(store: Path, folder: Path) -> Iterator[None]:
+    mount_background(store, folder, replace(OPTIONS, log=store.with_name("log")))
     try:
         yield
     finally:
@@ -235,12 +241,15 @@ def test_kills(tmp_path: Path) -> None:
         copy = tmp_path / f"copy{number}"
         subprocess.run(["cp", "-a", store, copy], check=True)
         try:
+            client.check(contents(copy))
+            recover(copy)
+            client.check(contents(copy))
+            with mounted(store, folder):
+                state = client.check(files(folder))
+                client.possible = [client.check(files(folder))]
+                Client(folder, chance, {}).pack()
+                assert client.check(files(folder)) == state
             for each in (copy, store):
-                with mounted(each, folder, recompress=each is store):
-                    state = client.check(folder)
-                    client.possible = [client.check(folder)]
-                    Client(folder, chance, {}).pack()
-                    assert client.check(folder) == state
                 check_order(each)
         except BaseException:
             print(f"seed {SEED}, kill {number}, in {client.doing}")

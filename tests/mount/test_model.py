@@ -15,7 +15,9 @@ from tests.twins import Twins
 
 STEPS = int(os.environ.get("BREVISFS_MODEL_STEPS", "400"))
 SEED = int(os.environ.get("BREVISFS_MODEL_SEED", "0"))
-PACKING = RecompressionOptions(settle=0, profile="fast", max_load=1000)
+# Some files are packed in the middle of it all, most when they are waited for: a worker takes as long as
+# many steps do.
+PACKING = RecompressionOptions(settle=0.5, profile="fast", max_load=1000)
 
 pytestmark = pytest.mark.timeout(max(300, STEPS))
 
