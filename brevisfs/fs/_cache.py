@@ -23,14 +23,11 @@ from pyfuse3 import FUSEError
 
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing, Backings, Key, Reader
-from brevisfs.fs._buffers import Buffers, Bytes
+from brevisfs.fs._buffers import PIECE, Buffers, Bytes
 from brevisfs.fs._pool import DecodePool, Job
 from brevisfs.fs._readahead import REQUEST, WINDOW, Stream, Streams
 
 log = logging.getLogger("brevisfs.fs")
-
-PIECE = 128 * 1024
-"""Bytes of a usual block. Of much larger ones, parts that begin and end at multiples of this are decoded."""
 
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
@@ -161,11 +158,11 @@ class ExtentCache:
                 self._requests.release()
         self._read_ahead(backing, offset, end)
         for extent in found:
-            self._let_go(extent)
+            self._unpin(extent)
         return self._assemble([(extent.begin, extent.buffer) for extent in found], offset, end)
 
     def _find(self, backing: Backing, offset: int, end: int) -> list[_Extent] | None:
-        """The extents that [offset, end) touches, if all of them are ready or can be decoded at once."""
+        """The extents that [offset, end) touches, in use, if all are ready or can be decoded at once."""
         found: list[_Extent] = []
         decoded = self.counters.decoded
         may_decode = _AT_ONCE if end - offset <= _SMALL and self._requests.available_tokens else 0
@@ -181,8 +178,9 @@ class ExtentCache:
                 found.append(extent)
                 done = extent.end
         finally:
-            for extent in found:
-                extent.pins -= 1
+            if done < end:
+                for extent in found:
+                    extent.pins -= 1
         for extent in found:
             self._touch(extent, offset, end)
         self.counters.found += len(found) - (self.counters.decoded - decoded)

@@ -17,8 +17,8 @@ from pyfuse3 import FUSEError
 from brevisfs.archive import BlockDamaged, Section
 from brevisfs.archive import Kind as SectionKind
 from brevisfs.fs._backing import Backing, Backings
-from brevisfs.fs._buffers import Buffers, Bytes
-from brevisfs.fs._cache import PIECE, SMALLEST_BUDGET, ExtentCache
+from brevisfs.fs._buffers import PIECE, Buffers, Bytes
+from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._readahead import REQUEST, WINDOW
 from brevisfs.store import Identity, Kind
 from tests.stores import noise
@@ -418,20 +418,38 @@ def test_small_files_take_little() -> None:
 
 
 def test_buffers_are_used_again_and_given_back() -> None:
-    buffers = Buffers(WINDOW + PIECE)
-    window, piece, small = (buffers.take(size) for size in (WINDOW, PIECE, 1))
-    assert (len(window), len(piece), len(small)) == (WINDOW, PIECE, 4096)
-    assert buffers.held == WINDOW + PIECE + 4096
+    buffers = Buffers(2 * WINDOW)
+    window, small = (buffers.take(size) for size in (WINDOW, 1))
+    assert (len(window), len(small)) == (WINDOW, 4096)
+    assert buffers.held == WINDOW + 4096
     window[:2] = 7
-    for buffer in (window, piece):
-        buffers.give(buffer)
-    assert (buffers.growth(WINDOW - 1), buffers.growth(PIECE), buffers.growth(1)) == (0, 0, 4096)
-    buffers.give(small)
-    assert buffers.held == WINDOW + PIECE
+    buffers.give(window)
+    assert (buffers.growth(WINDOW - 1), buffers.growth(1)) == (0, 4096)
     assert list(buffers.take(WINDOW)[:2]) == [7, 7]
     assert buffers.growth(WINDOW) == WINDOW
-    buffers.trim()
+    buffers.give(small)
+    assert buffers.held == WINDOW + 4096
+    assert buffers.trim()
     assert buffers.held == WINDOW
+    assert not buffers.trim()
+
+
+def test_usual_blocks_share_a_huge_page_and_are_given_back_one_by_one() -> None:
+    buffers = Buffers(3 * PIECE)
+    pieces = [buffers.take(PIECE) for _ in range(20)]
+    assert buffers.held == 4 << 20
+    for number, piece in enumerate(pieces):
+        piece[:] = number
+    assert all((piece == number).all() for number, piece in enumerate(pieces))
+    # More waits to be used already than is kept.
+    for piece in pieces[:5]:
+        buffers.give(piece)
+    assert buffers.held == (4 << 20) - 5 * PIECE
+    assert buffers.trim()
+    assert buffers.held == 15 * PIECE
+    assert all((piece == number).all() for number, piece in enumerate(pieces[5:], 5))
+    buffers.give(pieces[5])
+    assert (buffers.growth(PIECE), buffers.held) == (0, 15 * PIECE)
 
 
 def test_damage_ahead_is_told_to_the_request_for_it(caplog: pytest.LogCaptureFixture) -> None:
