@@ -69,8 +69,8 @@ int brv_run_words(const brv_program *p, brv_scratch *s, uint64_t first, const ui
 /* D of a Transpose for each block of n bytes, the last one ragged. */
 int brv_by_column(const uint8_t *words, size_t n, size_t block, size_t columns, uint8_t *out);
 
-/* How many of the n words begin floor(64 / bits) words that began before. */
-int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found);
+/* How many of the n words begin `reach` words, of 64 bits at most, that began before. */
+int brv_recurring(const void *words, size_t n, unsigned bits, size_t reach, size_t *found);
 
 /* Up to `room` distances at which the first `pattern` words come again, in order; *found gets their number. */
 int brv_recurrences(const void *words, size_t n, unsigned container, size_t pattern, uint64_t *out, size_t room,

@@ -251,10 +251,9 @@ static bool put_in(word_set *s, uint64_t word)
     return was;
 }
 
-int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found)
+int brv_recurring(const void *words, size_t n, unsigned bits, size_t reach, size_t *found)
 {
-    if (bits < 1 || bits > 64 || n > MOST_COUNTED) return BRV_ARGUMENT;
-    const size_t reach = 64 / bits;
+    if (bits < 1 || bits > 64 || n > MOST_COUNTED || reach < 1 || reach > 64 / bits) return BRV_ARGUMENT;
     const unsigned container = container_of(bits);
     size_t places = 16;
     while (places < 2 * n) places *= 2;
@@ -264,7 +263,7 @@ int brv_recurring(const void *words, size_t n, unsigned bits, size_t *found)
     *found = 0;
     for (size_t i = 0; i + reach <= n; i++) {
         uint64_t mixed = 0;
-        if (bits == 8 * container) mixed = load64((const uint8_t *)words + i * container);
+        if (bits == 8 * container && bits * reach == 64) mixed = load64((const uint8_t *)words + i * container);
         else
             for (size_t j = 0; j < reach; j++) mixed = mixed << bits | load_word(words, container, i + j);
         *found += mixed ? put_in(&seen, mixed) : zeros++ > 0;

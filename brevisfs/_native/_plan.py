@@ -155,10 +155,10 @@ def by_column(words: npt.NDArray[np.uint8], block: int, columns: int) -> npt.NDA
     return out
 
 
-def recurring(words: Words, bits: int) -> int:
-    """How many of the words begin 64 // bits words that began before."""
+def recurring(words: Words, bits: int, reach: int) -> int:
+    """How many of the words begin `reach` words, of 64 bits at most, that began before."""
     found = ffi.new("size_t *")
-    _done(lib.brv_recurring(ffi.from_buffer(words), len(words), bits, found))
+    _done(lib.brv_recurring(ffi.from_buffer(words), len(words), bits, reach, found))
     return int(found[0])
 
 

@@ -23,6 +23,9 @@ NARROWEST = 8
 RECURRING = 0.02
 """Share of the words' neighbourhoods that must occur again for trials of every field."""
 
+TELLING_BITS = 24
+"""Bits that vary in a word, above which one that comes again does so by no chance."""
+
 LOOKED_AT = 1 << 13
 
 HOPELESS = 1.25
@@ -30,9 +33,13 @@ HOPELESS = 1.25
 
 
 def recurs(sample: Sample) -> bool:
-    """Whether enough 8-byte neighbourhoods occur more than once in some run of the sample."""
+    """Whether enough neighbourhoods occur more than once in some run of the sample.
+
+    They are of 8 bytes, or of one word that tells enough: symmetric filters have words in reverse order.
+    """
+    reach = 1 if sample.varying.bit_count() > TELLING_BITS else 64 // sample.bits
     for piece in (sample.pieces[i][:LOOKED_AT] for i in spread(len(sample.pieces), 4)):
-        if _plan.recurring(piece, sample.bits) > RECURRING * len(piece):
+        if _plan.recurring(piece, sample.bits, reach) > RECURRING * len(piece):
             return True
     return False
 

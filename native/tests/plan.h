@@ -113,7 +113,7 @@ static inline void ask_changes(plan_input *in)
 static inline void ask_recurrences(plan_input *in)
 {
     size_t found = 0;
-    CHECK(!brv_recurring(in->words, in->n, in->bits, &found) && found <= in->n, "%zu", found);
+    CHECK(!brv_recurring(in->words, in->n, in->bits, 1 + in->low % (64 / in->bits), &found) && found <= in->n, "%zu", found);
     note(in, &found, sizeof found);
     const size_t room = in->tables, pattern = 1 + in->width % in->n;
     uint64_t *at = allocated(room * sizeof *at);

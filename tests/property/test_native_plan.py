@@ -145,9 +145,9 @@ def test_what_recurs(seed: int, bits: int, count: int) -> None:
     stream = words(rng, bits, count)
     if rng.random() < 0.5:
         stream[count // 2 :] = stream[: count - count // 2]
-    reach = 64 // bits
+    reach = int(rng.integers(1, 64 // bits + 1))
     begun = [tuple(stream[at : at + reach].tolist()) for at in range(count - reach + 1)]
-    assert _plan.recurring(stream, bits) == len(begun) - len(set(begun))
+    assert _plan.recurring(stream, bits, reach) == len(begun) - len(set(begun))
     pattern = min(8, count)
     again = [
         at for at in range(1, count - pattern + 1) if (stream[at : at + pattern] == stream[:pattern]).all()
@@ -219,6 +219,7 @@ def test_words_that_cannot_be_planned_with_are_refused() -> None:
         lambda: _plan.undo(stream, 8, 6),
         lambda: _plan.undo(stream, 8, 0, 256),
         lambda: _plan.recurrences(stream[:4], 8, 8),
+        lambda: _plan.recurring(stream, 8, 9),
         lambda: _plan.learn(stream[:599], coding, balanced),
         lambda: _plan.learn(stream, coding._replace(width=5), balanced),
         lambda: _plan.assign(stream, 0, 8, np.zeros((2, 64), np.int16), np.zeros((2, 256), np.uint64)),

@@ -159,6 +159,18 @@ def test_what_recurs_at_a_distance_is_zstd() -> None:
     assert "zstd" in to_text(planned(data, "F32").node)
 
 
+@pytest.mark.parametrize("profile", list(Profile))
+def test_a_fourier_basis_whose_words_come_again_in_reverse_order_is_zstd(profile: Profile) -> None:
+    # As models of speech keep it: a windowed cosine and sine a row.
+    angle = np.outer(np.arange(129), np.arange(256)) * (2 * np.pi / 256)
+    window = np.hanning(257)[:-1]
+    data = np.concatenate((np.cos(angle) * window, -np.sin(angle) * window)).astype("<f4").tobytes()
+    plan = planned(data, "F32", (258, 1, 256), profile)
+    assert "zstd" in to_text(plan.node)
+    assert restored(plan, data) == data
+    assert stored_size(plan, data) < 0.35 * len(data)
+
+
 def test_bytes_of_records_are_taken_as_wider_words() -> None:
     records = RNG(0).integers(0, 256, (20_000, 5)).astype(np.uint8)
     records[:, 1] = RNG(1).integers(40, 44, 20_000)
