@@ -3,6 +3,10 @@
  * k-means whose distance is code length, on histograms of the leading bits; then the two classes most alike become
  * one, again and again, and the number of them that ranks best is kept. Code lengths are whole 1/256 bits and
  * information whole bits, so that sums are exact. */
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "plan_internal.h"
 
 enum {
@@ -83,17 +87,47 @@ static int32_t cost(const int16_t *restrict row, const int16_t *restrict length,
     return sum;
 }
 
-static unsigned nearest(const coarse_row row, const coarse_row *length, unsigned classes, unsigned bins)
+/* Code lengths of all classes side by side, by pairs of bins, so that costs are summed without crossing lanes. */
+typedef int16_t paired[COARSE / 2][MOST_MEANS][2];
+
+static void pair_up(const coarse_row *length, unsigned classes, unsigned bins, paired pairs)
 {
-    unsigned best = 0;
-    int32_t least = cost(row, length[0], bins);
-    for (unsigned c = 1; c < classes; c++) {
-        const int32_t bits = cost(row, length[c], bins);
-        if (bits < least) {
-            least = bits;
-            best = c;
+    for (unsigned i = 0; i < bins / 2; i++)
+        for (unsigned c = 0; c < MOST_MEANS; c++)
+            for (unsigned j = 0; j < 2; j++) pairs[i][c][j] = c < classes ? length[c][2 * i + j] : 0;
+}
+
+/* The cost under each class, and some more to make whole LANES. */
+static void costs(const int16_t *row, const paired pairs, unsigned classes, unsigned bins, int32_t *out)
+{
+    for (unsigned c = 0; c < classes; c += LANES) {
+#ifdef __SSE2__
+        __m128i low = _mm_setzero_si128(), high = low;
+        for (unsigned i = 0; i < bins / 2; i++) {
+            int32_t two;
+            memcpy(&two, row + 2 * i, sizeof two);
+            const __m128i counts = _mm_set1_epi32(two), *of = (const __m128i *)pairs[i][c];
+            low = _mm_add_epi32(low, _mm_madd_epi16(counts, _mm_loadu_si128(of)));
+            high = _mm_add_epi32(high, _mm_madd_epi16(counts, _mm_loadu_si128(of + 1)));
         }
+        _mm_storeu_si128((__m128i *)(out + c), low);
+        _mm_storeu_si128((__m128i *)(out + c + LANES / 2), high);
+#else
+        memset(out + c, 0, LANES * sizeof *out);
+        for (unsigned i = 0; i < bins / 2; i++)
+            for (unsigned j = c; j < c + LANES; j++)
+                out[j] += (int32_t)row[2 * i] * pairs[i][j][0] + (int32_t)row[2 * i + 1] * pairs[i][j][1];
+#endif
     }
+}
+
+static unsigned nearest(const int16_t *row, const paired pairs, unsigned classes, unsigned bins)
+{
+    int32_t bits[MOST_MEANS];
+    unsigned best = 0;
+    costs(row, pairs, classes, bins, bits);
+    for (unsigned c = 1; c < classes; c++)
+        if (bits[c] < bits[best]) best = c;
     return best;
 }
 
@@ -152,8 +186,10 @@ static void leave(learner *l, size_t s)
 static bool deal(learner *l)
 {
     bool moved = false;
+    paired pairs;
+    pair_up((const coarse_row *)l->length, l->classes, l->bins, pairs);
     for (size_t s = 0; s < l->segments; s++) {
-        const unsigned to = nearest(l->coarse[s], (const coarse_row *)l->length, l->classes, l->bins);
+        const unsigned to = nearest(l->coarse[s], pairs, l->classes, l->bins);
         if (to == l->class[s]) continue;
         leave(l, s);
         join(l, s, to);
@@ -406,6 +442,8 @@ int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, c
     const unsigned shift = shift_for(segment);
     uint32_t full[AT_ONCE << BRV_SYMBOL_BITS], sums[BRV_MOST_CLASSES << BRV_SYMBOL_BITS] = {0};
     if (!all_below(words, n, width)) return BRV_ARGUMENT;
+    paired pairs;
+    pair_up((const coarse_row *)lengths, tables, COARSE, pairs);
     for (size_t s = 0, many; s < segments; s += many) {
         const bool whole = n - s * segment >= AT_ONCE * segment;
         const size_t length = n - s * segment < segment ? n - s * segment : segment;
@@ -414,7 +452,7 @@ int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, c
         for (size_t j = 0; j < many; j++) {
             coarse_row row;
             count_leading(full + j * symbols, width, shift, row);
-            const unsigned c = nearest(row, (const coarse_row *)lengths, tables, COARSE);
+            const unsigned c = nearest(row, pairs, tables, COARSE);
             classes[s + j] = (uint8_t)c;
             add_counts(sums + c * symbols, full + j * symbols, symbols);
         }

@@ -9,6 +9,8 @@ enum {
     MOST_BITS = 64,
     JOINT_BITS = 16,        /* of a histogram from which those of narrow fields are folded */
     FEW_WORDS = 1 << 13,    /* up to so many it is quicker to count every field */
+    MOST_WORDS = 1 << 18,   /* tell enough of low bits: so many in runs of RUN_WORDS */
+    RUN_WORDS = 1 << 12,
     MOST_CHUNKS = 1 << 10,
     MOST_TOP = 3,           /* bits above the 8-bit symbol in words that one pass decodes */
     ZSTD_BLOCK_BYTES = 24,  /* what a zstd frame costs whatever it holds */
@@ -76,9 +78,14 @@ static int count_fields(const prices *p, const void *words, size_t n)
     for (unsigned low = 0; low < p->bits;) {
         const bool last = low + wide >= p->bits;
         if (last) low = p->bits - wide;
+        const bool all = last || n <= MOST_WORDS;
+        const size_t runs = all ? 1 : MOST_WORDS / RUN_WORDS, length = all ? n : RUN_WORDS;
         const unsigned stop = last ? p->bits : low + JOINT_BITS - BRV_SYMBOL_BITS;
         memset(joint, 0, sizeof *joint << wide);
-        count_wide(words, n, container, low, wide, joint);
+        for (size_t r = 0; r < runs; r++) {
+            const size_t at = (2 * r + 1) * (n - length) / (2 * runs);
+            count_wide((const uint8_t *)words + at * container, length, container, low, wide, joint);
+        }
         fold_joint(p, low, stop, wide, joint);
         low = stop;
     }

@@ -13,7 +13,8 @@ from math import gcd, log, prod
 import numpy as np
 
 from brevisfs._native import _plan
-from brevisfs.synth._sample import cuts
+from brevisfs._native._plan import Counts
+from brevisfs.synth._sample import Words, cuts
 from brevisfs.synth._source import Part
 
 MOST_COLUMNS = 4096
@@ -71,27 +72,38 @@ def record(part: Part, shape: tuple[int, ...]) -> tuple[int, float]:
     row = shape[-1] if len(shape) > 1 and prod(shape) == part.count else part.count
     length = min(part.count, RUN_BYTES)
     runs = [(at, part.words(at, at + length)) for at in cuts(part.count, length, RECORD_RUNS)]
-    best, least = 1, _bits_by_place(runs, 1)
-    sizes = [size for size in range(2, LONGEST_RECORD + 1) if row % size == 0]
-    # A multiple of a record is one too, and tells no less of a byte: without gain there, there is none below.
-    widest = [size for size in sizes if not any(other % size == 0 for other in sizes if other > size)]
-    if part.count < RECORD_BYTES or all(_bits_by_place(runs, s) >= (1 - RECORD_GAIN) * least for s in widest):
+    long = part.count >= RECORD_BYTES
+    sizes = [size for size in range(2, LONGEST_RECORD + 1) if long and row % size == 0]
+    # A multiple of a record is one too: so the widest are counted, and without gain there is none below.
+    widest = {
+        size: _by_place(runs, size) for size in sizes if not any(of % size == 0 for of in sizes if of > size)
+    }
+    words = sum(len(some) for _, some in runs)
+    best, least = 1, _bits_by_place(next(iter(widest.values()), _by_place(runs, 1)), 1, words)
+    if all(_bits_by_place(hists, size, words) >= (1 - RECORD_GAIN) * least for size, hists in widest.items()):
         return best, least
     for size in sizes:
-        bits = _bits_by_place(runs, size)
+        hists = next(hists for multiple, hists in widest.items() if multiple % size == 0)
+        bits = _bits_by_place(hists, size, words)
         if bits < (1 - RECORD_GAIN) * least:
             best, least = size, bits
     return best, least
 
 
-def _bits_by_place(runs: list[tuple[int, np.ndarray]], size: int) -> float:
-    """Entropy of a byte given its place in records of `size` bytes.
+def _by_place(runs: list[tuple[int, Words]], size: int) -> Counts:
+    """Bytes by their place in records of `size` bytes."""
+    hists = np.zeros((size, 256), np.uint64)
+    for at, words in runs:
+        _plan.count_places(words, at % size, hists)
+    return hists
+
+
+def _bits_by_place(hists: Counts, size: int, words: int) -> float:
+    """Entropy of a byte given its place in records of `size` bytes, from the places in a multiple of that.
 
     Made up for what a sample of few records misses (Miller and Madow, 1955).
     """
-    by_place = np.zeros((size, 256), np.uint64)
-    for at, words in runs:
-        _plan.count_places(words, at % size, by_place)
+    by_place = hists.reshape(-1, size, 256).sum(axis=0)
     total = _plan.entropy_bits(by_place)
     missed = (np.count_nonzero(by_place) - size) / (2 * log(2))
-    return float(total + missed) / sum(len(words) for _, words in runs)
+    return float(total + missed) / words
