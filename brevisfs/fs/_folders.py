@@ -71,7 +71,7 @@ class Folders(Attributes):
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         folder = self.listings[fh].folder
-        if not folder.removed:
+        if folder.places or folder is self.inodes.root:  # else it was removed
             await on_disk(self._sync, folder.trail())
 
     async def _current(self, listing: Listing, done: int) -> Sequence[Entry | None]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +204,10 @@ def test_open_files_outlive_their_names(both: Both) -> None:
 
     assert both(removed_folder) == "ENOENT"
 
-    def used_when_removed(folder: Path) -> tuple[int, int, bytes]:
+    def used_when_removed(folder: Path, remove: Callable[[Path], None]) -> tuple[int, int, bytes]:
         (folder / "e").mkdir()
         descriptor = os.open(folder / "e", os.O_RDONLY)
-        os.rmdir(folder / "e")
+        remove(folder / "e")
         os.fchmod(descriptor, 0o711)
         os.setxattr(descriptor, "user.a", b"b")
         os.utime(descriptor, ns=(5, 7))
@@ -216,7 +217,13 @@ def test_open_files_outlive_their_names(both: Both) -> None:
         os.close(descriptor)
         return found
 
-    assert both(used_when_removed) == (stat.S_IFDIR | 0o711, 0, b"b")
+    def replaced_by_another(path: Path) -> None:
+        path.with_name("other").mkdir()
+        path.with_name("other").rename(path)
+
+    for remove in (os.rmdir, replaced_by_another):
+        found = both(partial(used_when_removed, remove=remove))
+        assert found == (stat.S_IFDIR | 0o711, 0, b"b")
 
 
 def test_locks(both: Both) -> None:
