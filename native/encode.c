@@ -90,7 +90,7 @@ static int coded_encode(encoder *e, const node *nd, uint64_t lo, const void *wor
     out += head;
     cap -= head;
     int rc = nd->enc == ENC_HUFFMAN ? huff_encode(nd, k, words, &map, out, cap, len)
-             : nd->enc == ENC_RANS  ? rans_encode(nd, words, &map, out, cap, len, e->s)
+             : nd->enc == ENC_RANS  ? rans_encode(nd, e->p->k, words, &map, out, cap, len, e->s)
                                     : tunstall_encode(nd, k, words, &map, out, cap, len, e->s);
     *len += head;
     e->s->used = mark;

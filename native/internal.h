@@ -52,25 +52,42 @@ typedef struct {
 #define ABSENT 0x80u
 #define PAIR_PRESENT 0x80000000u
 
-#define RANS_LOW ((uint32_t)1 << 16)
-
-/* How a symbol is coded without a division: q = x * inverse >> 64 is x / f, but x - 1 for f = 1; the next state is
- * x + q * factor + bias. Before that, a state of `limit` or more gives its low 16 bits away. 0 everywhere: no such
- * symbol. */
+/* How a symbol is coded without a division: with inverse = 2^44 / freq, rounded up, x / freq is x * inverse >> 44 for
+ * every x < freq * 2^16, and the product fits. 0 everywhere: no such symbol. Its slots stand in the order of their
+ * ranks from `start` on. */
+#define INVERSE_BITS 44
 typedef struct {
-    uint64_t inverse, limit;
-    uint32_t factor, bias;
+    uint64_t inverse;
+    uint32_t freq, start;
 } rans_step;
 
-/* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), slot - cumulative (0-15), and symbol. For bytes
- * and at most 12 bits also in one word: frequency - 1 (bits 20-31), slot - cumulative (8-19), symbol (0-7). */
+/* What slot j of a bucket stands for: a symbol, its frequency, and j + offset is the slot's rank among the symbol's. */
 typedef struct {
+    uint16_t freq, symbol;
+    int32_t offset;
+} rans_choice;
+
+/* The same by bucket, for tables of 64 buckets and symbols of bytes: from slot `own` on a bucket is of the symbol of
+ * bucket `alias`. */
+typedef struct {
+    uint16_t own[64], alias[64], freq[64], alias_freq[64], offset[64];
+    uint16_t start[64];
+    uint8_t symbol[64], number[256]; /* of the buckets' own symbols, and the other way round */
+} rans_lookups;
+
+#define NO_NUMBER 0xff
+
+/* One rANS table of 2^prob_bits slots in buckets (docs/format.md). */
+typedef struct {
+    uint32_t buckets, bucket_bits; /* 2^bucket_bits slots each */
+    uint16_t *own;                 /* of a bucket: slots that are its own symbol's */
+    rans_choice *choice;           /* two a bucket: of its own slots and of the others */
+    rans_lookups *lookups;         /* or NULL */
+    /* For bytes and at most 12 bits, by slot: frequency - 1 (bits 20-31), rank (8-19), symbol (0-7). */
     uint32_t *packed;
-    uint32_t *slot;
-    uint16_t *symbol;
-    uint32_t *freq;   /* 2^b */
-    uint32_t *cum;    /* 2^b */
-    rans_step *step;  /* 2^b, for encoding */
+    uint32_t *freq;  /* 2^b */
+    rans_step *step; /* 2^b, for encoding */
+    uint16_t *slot;  /* 2^prob_bits, likewise */
 } rans_table;
 
 /* One Tunstall dictionary, 2^k entries: up to 7 words from the lowest byte, their number in the top byte
@@ -274,6 +291,10 @@ typedef struct brv_kernels {
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);
+    /* the other way round, from the last word to the first: words of renormalisation are put below w, where there must
+     * be room for one a word and one more; returns the new w, NULL if a word has no frequency */
+    uint16_t *(*rans_encode)(const rans_table *t, unsigned prob_bits, unsigned container, const void *words, size_t m,
+                             uint32_t *x, unsigned lanes, uint16_t *w);
     /* append the codes of words[from..to), last to first; out has room for 8 bytes past what is written; false if a
      * word has no code */
     bool (*huff_encode)(bit_writer *bw, const huff_table *t, unsigned container, const void *words, size_t from,
@@ -305,7 +326,7 @@ int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const cla
  * without a code), BRV_NO_ROOM */
 int huff_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out, size_t cap,
                 size_t *len);
-int rans_encode(const node *nd, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,
+int rans_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,
                 brv_scratch *s);
 int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out,
                     size_t cap, size_t *len, brv_scratch *s);

@@ -82,7 +82,7 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
         const __m256i b_ = _mm256_and_si256(_mm256_srli_epi32(e_, 8), low12);                            \
         SYMBOLS = _mm256_and_si256(e_, low8);                                                            \
         X = _mm256_add_epi32(_mm256_mullo_epi32(f_, _mm256_srl_epi32(X, bits)), b_);                     \
-        const __m256i due_ = _mm256_cmpeq_epi32(_mm256_srli_epi32(X, 16), zero);                         \
+        const __m256i due_ = _mm256_cmpeq_epi32(_mm256_srl_epi32(X, bits), zero);                        \
         const unsigned set_ = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(due_));                   \
         const __m256i w_ = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));                   \
         /* the lanes that are due take the words that follow, in their order */                          \
@@ -109,7 +109,7 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
 static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
                           size_t m)
 {
-    if (lanes != 32 && lanes != 64) return 0;
+    if (!t->packed || (lanes != 32 && lanes != 64)) return 0;
     const uint8_t *p = item->p;
     const __m256i zero = _mm256_setzero_si256(), one = _mm256_set1_epi32(1), low8 = _mm256_set1_epi32(0xff),
                   low12 = _mm256_set1_epi32(0xfff), slot = _mm256_set1_epi32((1 << prob_bits) - 1),

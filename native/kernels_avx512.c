@@ -91,12 +91,106 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
             _mm_storeu_si128((__m128i *)(out + done + 16 * v), symbols);                                    \
         }
 
+/* 64 lanes, the low and high halves of 32 states a vector, of tables of 64 buckets: they are looked up in registers, so
+ * nothing is gathered. A number of 16 bits takes two permutations of bytes. */
+#define PERMUTED(TABLE) \
+    _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(bucket_, TABLE##_low), odd, bucket_, TABLE##_high)
+
+/* Half a round. SYMBOLS: the numbers of 32 symbols, in the lower six bits of each byte of a word. */
+#define PERMUTED_STEP(LOW, HIGH, SYMBOLS)                                                                       \
+    {                                                                                                           \
+        const __m512i j_ = _mm512_and_si512(LOW, inner);                                                        \
+        const __m512i q_ = _mm512_shldv_epi16(HIGH, LOW, up); /* the state without its slot: 16 bits */         \
+        const __m512i bucket_ = _mm512_multishift_epi64_epi8(within, LOW);                                      \
+        const __mmask32 other_ = _mm512_cmpge_epu16_mask(j_, _mm512_maskz_permutexvar_epi8(~odd, bucket_, own)); \
+        const __m512i f_ = _mm512_mask_mov_epi16(PERMUTED(freq), other_, PERMUTED(alias_freq));                 \
+        const __m512i r_ = _mm512_mask_add_epi16(j_, other_, j_, PERMUTED(offset));                             \
+        SYMBOLS = _mm512_mask_mov_epi16(bucket_, other_, _mm512_permutexvar_epi8(bucket_, alias));              \
+        const __m512i product_ = _mm512_mullo_epi16(q_, f_), top_ = _mm512_mulhi_epu16(q_, f_);                 \
+        /* due: the new state is below 2^P, which is known before the carry of the addition is */               \
+        const __m512i rest_ = _mm512_ternarylogic_epi64(top_, _mm512_adds_epu16(product_, r_), outer, 0xf8);    \
+        const __mmask32 due_ = _mm512_testn_epi16_mask(rest_, rest_);                                           \
+        const __m512i next_ = _mm512_loadu_si512(p);                                                            \
+        p += 2 * (unsigned)__builtin_popcount(due_);                                                            \
+        const __m512i low_ = _mm512_add_epi16(product_, r_);                                                    \
+        const __mmask32 carry_ = _mm512_cmplt_epu16_mask(low_, r_);                                             \
+        HIGH = _mm512_mask_mov_epi16(_mm512_mask_add_epi16(top_, carry_, top_, one), due_, low_);               \
+        LOW = _mm512_mask_expand_epi16(low_, due_, next_);                                                      \
+    }
+
+/* The low and the high bytes of 64 numbers. */
+static void bytes_of(const uint16_t *from, __m512i *low, __m512i *high)
+{
+    const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 32);
+    *low = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)), _mm512_cvtepi16_epi8(b), 1);
+    *high = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(_mm512_srli_epi16(a, 8))),
+                               _mm512_cvtepi16_epi8(_mm512_srli_epi16(b, 8)), 1);
+}
+
+static __m512i words_of(__m512i a, __m512i b)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)), _mm512_cvtepi32_epi16(b), 1);
+}
+
+static void halve_states(const uint32_t *x, __m512i low[2], __m512i high[2])
+{
+    for (unsigned h = 0; h < 2; h++) {
+        const __m512i a = _mm512_loadu_si512(x + 32 * h), b = _mm512_loadu_si512(x + 32 * h + 16);
+        low[h] = words_of(a, b);
+        high[h] = words_of(_mm512_srli_epi32(a, 16), _mm512_srli_epi32(b, 16));
+    }
+}
+
+static void join_states(uint32_t *x, const __m512i low[2], const __m512i high[2])
+{
+    uint16_t l[64], h[64];
+    for (unsigned i = 0; i < 2; i++) {
+        _mm512_storeu_si512(l + 32 * i, low[i]);
+        _mm512_storeu_si512(h + 32 * i, high[i]);
+    }
+    for (unsigned i = 0; i < 64; i++) x[i] = (uint32_t)h[i] << 16 | l[i];
+}
+
+static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x, cursor *item, uint8_t *out, size_t m)
+{
+    const rans_lookups *l = t->lookups;
+    const uint8_t *p = item->p;
+    const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
+    const __m512i one = _mm512_set1_epi16(1), up = _mm512_set1_epi16((short)(16 - prob_bits)),
+                  inner = _mm512_set1_epi16((short)((1 << t->bucket_bits) - 1)),
+                  outer = _mm512_set1_epi16((short)~((1u << prob_bits) - 1)),
+                  /* both bytes of a word: its bits from bucket_bits on */
+                  within = _mm512_set1_epi64((long long)(t->bucket_bits * EVERY_BYTE(1) + 0x3030202010100000u)),
+                  symbol = _mm512_loadu_si512(l->symbol);
+    __m512i evens, low[2], high[2], own, alias, freq_low, freq_high, alias_freq_low, alias_freq_high, offset_low,
+        offset_high, none;
+    for (unsigned i = 0; i < 64; i++) ((uint8_t *)&evens)[i] = (uint8_t)(2 * i);
+    bytes_of(l->own, &own, &none);
+    bytes_of(l->alias, &alias, &none);
+    bytes_of(l->freq, &freq_low, &freq_high);
+    bytes_of(l->alias_freq, &alias_freq_low, &alias_freq_high);
+    bytes_of(l->offset, &offset_low, &offset_high);
+    halve_states(x, low, high);
+    size_t done = 0;
+    for (; done + 64 <= m && item->end - p >= 64 + 64; done += 64) {
+        __m512i a, b;
+        PERMUTED_STEP(low[0], high[0], a)
+        PERMUTED_STEP(low[1], high[1], b)
+        const __m512i numbers = _mm512_permutex2var_epi8(a, evens, b);
+        _mm512_storeu_si512(out + done, _mm512_permutexvar_epi8(numbers, symbol));
+    }
+    join_states(x, low, high);
+    item->p = p;
+    return done;
+}
+
 static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
                           size_t m)
 {
-    if (lanes != 32 && lanes != 64) return 0;
+    if (lanes == 64 && t->lookups) return rans_permuted(t, prob_bits, x, item, out, m);
+    if (!t->packed || (lanes != 32 && lanes != 64)) return 0;
     const uint8_t *p = item->p;
-    const __m512i one = _mm512_set1_epi32(1), low12 = _mm512_set1_epi32(0xfff), least = _mm512_set1_epi32(RANS_LOW),
+    const __m512i one = _mm512_set1_epi32(1), low12 = _mm512_set1_epi32(0xfff), least = _mm512_set1_epi32(1 << prob_bits),
                   slot = _mm512_set1_epi32((1 << prob_bits) - 1);
     const __m128i bits = _mm_cvtsi32_si128((int)prob_bits);
     __m512i y[4];
@@ -107,6 +201,76 @@ static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, 
     for (unsigned v = 0; v < lanes / 16; v++) _mm512_storeu_si512(x + 16 * v, y[v]);
     item->p = p;
     return done;
+}
+
+#define HAVE_RANS_ENCODE_ROUNDS
+
+/* 16 states through their number of a frequency: exact or one off. One step of Newton's makes the estimate good for
+ * quotients below 2^16. */
+static __m512i nearly_divided(__m512i x, __m512i freq)
+{
+    const __m512 f = _mm512_cvtepi32_ps(freq), estimate = _mm512_rcp14_ps(f);
+    const __m512 inverse = _mm512_mul_ps(estimate, _mm512_fnmadd_ps(f, estimate, _mm512_set1_ps(2)));
+    return _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(x), inverse));
+}
+
+/* The slots of 16 ranks. */
+static __m512i slots_of(const uint16_t *slot, __m256i at)
+{
+    return _mm512_i32gather_epi32(_mm512_cvtepu16_epi32(at), slot, 2);
+}
+
+/* As decoding does, with the same look-ups, 64 lanes in two halves. */
+static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, const uint8_t *words, size_t *m,
+                                    uint32_t *x, unsigned lanes, uint16_t *w)
+{
+    if (!t->lookups || lanes != 64) return w;
+    const rans_lookups *l = t->lookups;
+    const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
+    const __m512i up = _mm512_set1_epi16((short)prob_bits), down = _mm512_set1_epi16((short)(16 - prob_bits)),
+                  slots = _mm512_set1_epi16((short)((1 << prob_bits) - 1)), zero = _mm512_setzero_si512();
+    __m512i low[2], high[2], number[4], twice[2], freq_low, freq_high, start_low, start_high;
+    for (unsigned i = 0; i < 4; i++) number[i] = _mm512_loadu_si512(l->number + 64 * i);
+    for (unsigned i = 0; i < 128; i++) ((uint8_t *)twice)[i] = (uint8_t)(i / 2);
+    bytes_of(l->freq, &freq_low, &freq_high);
+    bytes_of(l->start, &start_low, &start_high);
+    halve_states(x, low, high);
+    __mmask64 absent = 0;
+    for (size_t i = *m; i; i -= 64) {
+        const __m512i symbols = _mm512_loadu_si512(words + i - 64);
+        const __m512i numbers = _mm512_mask_mov_epi8(_mm512_permutex2var_epi8(number[0], symbols, number[1]),
+                                                     _mm512_movepi8_mask(symbols),
+                                                     _mm512_permutex2var_epi8(number[2], symbols, number[3]));
+        absent |= _mm512_movepi8_mask(numbers);
+        for (unsigned h = 2; h-- > 0;) {
+            const __m512i bucket_ = _mm512_permutexvar_epi8(twice[h], numbers);
+            const __m512i freq = PERMUTED(freq), start = PERMUTED(start);
+            const __mmask32 due = _mm512_cmpge_epu16_mask(high[h], freq);
+            const unsigned n = (unsigned)__builtin_popcount(due);
+            w -= n;
+            _mm512_mask_storeu_epi16(w, (__mmask32)(((uint64_t)1 << n) - 1), _mm512_maskz_compress_epi16(due, low[h]));
+            const __m512i a = _mm512_mask_mov_epi16(low[h], due, high[h]), b = _mm512_mask_mov_epi16(high[h], due, zero);
+            __m512i q = _mm512_packus_epi32(
+                nearly_divided(_mm512_unpacklo_epi16(a, b), _mm512_unpacklo_epi16(freq, zero)),
+                nearly_divided(_mm512_unpackhi_epi16(a, b), _mm512_unpackhi_epi16(freq, zero)));
+            __m512i rank = _mm512_sub_epi16(a, _mm512_mullo_epi16(q, freq));
+            const __mmask32 over = _mm512_movepi16_mask(rank);
+            q = _mm512_mask_add_epi16(q, over, q, _mm512_set1_epi16(-1));
+            rank = _mm512_mask_add_epi16(rank, over, rank, freq);
+            const __mmask32 under = _mm512_cmpge_epu16_mask(rank, freq);
+            q = _mm512_mask_sub_epi16(q, under, q, _mm512_set1_epi16(-1));
+            rank = _mm512_mask_sub_epi16(rank, under, rank, freq);
+            const __m512i at = _mm512_and_si512(_mm512_add_epi16(start, rank), slots); /* whatever an absent one has */
+            const __m512i slot = words_of(slots_of(t->slot, _mm512_castsi512_si256(at)),
+                                          slots_of(t->slot, _mm512_extracti64x4_epi64(at, 1)));
+            low[h] = _mm512_or_si512(_mm512_sllv_epi16(q, up), slot);
+            high[h] = _mm512_srlv_epi16(q, down);
+        }
+    }
+    if (absent) return NULL;
+    join_states(x, low, high);
+    *m = 0;
+    return w;
 }
 
 #define KERNELS_NAME "avx512"

@@ -773,9 +773,10 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
  * no round that there are enough of needs a check. Without branches: what is due next cannot be foreseen. */
 #define RANS_LANE(W, NEXT)                                                                                 \
     {                                                                                                      \
-        const uint32_t v = x[lane], e = t->slot[v & msk];                                                  \
-        out[i + lane] = (W)t->symbol[v & msk];                                                             \
-        const uint32_t y = (e >> 16) * (v >> prob_bits) + (e & 0xffff), due = y < RANS_LOW;                \
+        const uint32_t v = x[lane], bucket = (v & msk) >> t->bucket_bits, j = v & inner;                   \
+        const rans_choice c = t->choice[2 * bucket + (j >= t->own[bucket])];                               \
+        out[i + lane] = (W)c.symbol;                                                                       \
+        const uint32_t y = c.freq * (v >> prob_bits) + j + (uint32_t)c.offset, due = y <= msk;             \
         x[lane] = y << (due << 4) | (NEXT & (0 - due));                                                    \
         p += due << 1;                                                                                     \
     }
@@ -783,7 +784,7 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
     static int rans_run_##W(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,    \
                             W *out, size_t from, size_t to)                                                        \
     {                                                                                                              \
-        const uint32_t msk = ((uint32_t)1 << prob_bits) - 1;                                                       \
+        const uint32_t msk = ((uint32_t)1 << prob_bits) - 1, inner = ((uint32_t)1 << t->bucket_bits) - 1;          \
         const uint8_t *p = item->p;                                                                                \
         size_t i = from;                                                                                           \
         for (; to - i >= lanes && (size_t)(item->end - p) >= 2 * (size_t)lanes; i += lanes)                        \
@@ -813,9 +814,49 @@ static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, 
 static int k_rans(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                   void *out, size_t m)
 {
-    const size_t done = t->packed ? rans_rounds(t, prob_bits, x, lanes, item, out, m) : 0;
+    const size_t done = container == 1 ? rans_rounds(t, prob_bits, x, lanes, item, out, m) : 0;
     return container == 1 ? rans_run_w8(t, prob_bits, x, lanes, item, out, done, m)
                           : rans_run_w16(t, prob_bits, x, lanes, item, out, done, m);
+}
+
+static uint16_t *rans_encode_run(const rans_table *t, unsigned prob_bits, unsigned container, const void *words,
+                                 size_t from, size_t to, uint32_t *x, unsigned lanes, uint16_t *w)
+{
+    const uint32_t msk = ((uint32_t)1 << prob_bits) - 1;
+    bool all = true;
+    unsigned lane = (unsigned)(to % lanes);
+    for (size_t i = to; i-- > from;) {
+        const rans_step *s = &t->step[container == 1 ? ((const w8 *)words)[i] : ((const w16 *)words)[i]];
+        lane = lane ? lane - 1 : lanes - 1;
+        uint32_t v = x[lane];
+        const unsigned due = v >> 16 >= s->freq;
+        w[-1] = (uint16_t)v; /* stays if it is due */
+        w -= due;
+        v >>= due << 4;
+        const uint32_t q = (uint32_t)(v * s->inverse >> INVERSE_BITS);
+        all &= s->freq != 0;
+        x[lane] = (q << prob_bits) + t->slot[(s->start + v - q * s->freq) & msk];
+    }
+    return all ? w : NULL;
+}
+
+#ifndef HAVE_RANS_ENCODE_ROUNDS
+/* Whole rounds, words [0, *m); what is left to do is put there. */
+static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, const uint8_t *words, size_t *m,
+                                    uint32_t *x, unsigned lanes, uint16_t *w)
+{
+    (void)t, (void)prob_bits, (void)words, (void)m, (void)x, (void)lanes;
+    return w;
+}
+#endif
+
+static uint16_t *k_rans_encode(const rans_table *t, unsigned prob_bits, unsigned container, const void *words, size_t m,
+                               uint32_t *x, unsigned lanes, uint16_t *w)
+{
+    size_t whole = m - m % lanes;
+    w = rans_encode_run(t, prob_bits, container, words, whole, m, x, lanes, w);
+    if (w && container == 1) w = rans_encode_rounds(t, prob_bits, words, &whole, x, lanes, w);
+    return w ? rans_encode_run(t, prob_bits, container, words, 0, whole, x, lanes, w) : NULL;
 }
 
 /* Strings of one class: each stored as 8 bytes, of which the next one overwrites what is too much. */
@@ -870,6 +911,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .gather = k_gather,
         .huff8 = k_huff8,
         .rans = k_rans,
+        .rans_encode = k_rans_encode,
         .huff_encode = k_huff_encode,
         .tunstall = k_tunstall,
         .hash = k_hash,

@@ -12,7 +12,6 @@ writing one, gathering statistics and making random streams are four sources and
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -73,7 +72,6 @@ __all__ = [
 ]
 
 GROUP = 256
-RANS_LOW = 1 << 16
 MAX_STRING = 7
 
 Table = dict[int, int]
@@ -798,48 +796,71 @@ def code_lengths(histogram: Counter[int], max_length: int) -> Table:
 # rANS
 
 
-def _starts(table: Table) -> dict[int, int]:
-    """The first slot of each symbol."""
-    return dict(zip(table, accumulate(table.values(), initial=0), strict=False))
+@dataclass(frozen=True)
+class _Slots:
+    """The slots of a table: the symbol and rank that each stands for, and those of each symbol by rank."""
+
+    stands_for: list[tuple[int, int]]
+    of: dict[int, list[int]]
+
+
+def deal_slots(table: Table, prob_bits: int) -> _Slots:
+    """The alias method, as in docs/format.md: buckets of slots, each of one symbol or two."""
+    symbols = list(table)
+    buckets = max(64, 1 << (len(symbols) - 1).bit_length())
+    size = (1 << prob_bits) // buckets
+    own = [*table.values(), *[0] * (buckets - len(symbols))]
+    alias: dict[int, int] = {}
+    while low := [i for i in range(buckets) if i not in alias and own[i] < size]:
+        full = next(i for i in range(buckets) if i not in alias and own[i] >= size)
+        alias[low[0]] = full
+        own[full] -= size - own[low[0]]
+    of: dict[int, list[int]] = {
+        symbol: [i * size + j for j in range(own[i])] for i, symbol in enumerate(symbols)
+    }
+    for i in sorted(alias):
+        of[symbols[alias[i]]] += [i * size + j for j in range(own[i], size)]
+    stands_for = {slot: (symbol, rank) for symbol in symbols for rank, slot in enumerate(of[symbol])}
+    return _Slots([stands_for[slot] for slot in range(1 << prob_bits)], of)
 
 
 def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi: int) -> list[int]:
     chosen = _read_classes(cursor, encoding, tables, lo, hi)
+    least = 1 << encoding.prob_bits
     states = [int.from_bytes(cursor.take(4), "little") for _ in range(encoding.lanes)]
-    lookup = {id(table): (list(table), list(_starts(table).values())) for table in tables}
+    if not all(least <= state < least << 16 for state in states):
+        raise Malformed("a lane's state is out of range")
+    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables}
     words: list[int] = []
     for i, table in zip(chosen.places(), chosen.tables_in_order(), strict=True):
         state = states[i % encoding.lanes]
-        slot = state % (1 << encoding.prob_bits)
-        symbols, starts = lookup[id(table)]
-        which = bisect_right(starts, slot) - 1
-        symbol, start = symbols[which], starts[which]
-        state = table[symbol] * (state >> encoding.prob_bits) + slot - start
-        if state < RANS_LOW:
+        symbol, rank = dealt[id(table)].stands_for[state % least]
+        state = table[symbol] * (state >> encoding.prob_bits) + rank
+        if state < least:
             state = state << 16 | int.from_bytes(cursor.take(2), "little")
         states[i % encoding.lanes] = state
         words.append(symbol)
     cursor.end()
-    if any(state != RANS_LOW for state in states):
+    if any(state != least for state in states):
         raise Malformed("a lane does not end where it began")
     return _in_place(chosen.order(), words)
 
 
 def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -> bytes:
     classes, chosen = _choose_classes(encoding, tables, lo, words, lambda f: -math.log2(f))
-    starts = {id(table): _starts(table) for table in tables}
-    states = [RANS_LOW] * encoding.lanes
+    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables}
+    states = [1 << encoding.prob_bits] * encoding.lanes
     spilled: list[int] = []
     coded = list(zip(chosen.order(), chosen.places(), chosen.tables_in_order(), strict=True))
     for position, place, table in reversed(coded):
         word = words[position]
         lane = place % encoding.lanes
         frequency, state = table[word], states[lane]
-        if state >= frequency << 32 - encoding.prob_bits:
+        if state >= frequency << 16:
             spilled.append(state & 0xFFFF)
             state >>= 16
-        quotient, rest = divmod(state, frequency)
-        states[lane] = (quotient << encoding.prob_bits) + rest + starts[id(table)][word]
+        quotient, rank = divmod(state, frequency)
+        states[lane] = (quotient << encoding.prob_bits) + dealt[id(table)].of[word][rank]
     heads = b"".join(state.to_bytes(4, "little") for state in states)
     return classes + heads + b"".join(low.to_bytes(2, "little") for low in reversed(spilled))
 

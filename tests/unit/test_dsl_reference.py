@@ -101,10 +101,10 @@ BLOCKS: list[tuple[str, int, list[int], str, str]] = [
         "03 010010",
         "04 02 000010",
     ),
-    ("Lit rans(lanes=1, prob=8)", 1, [1], "04 8001 8001", "04 80000200"),
-    ("Lit rans(lanes=2, prob=8)", 1, [1, 1], "04 8001 8001", "08 80000200 80000200"),
-    ("Lit rans(lanes=1, prob=8)", 1, [0] * 16, "04 8001 8001", "06 00000100 0000"),
-    ("Lit rans(lanes=1, prob=8)", 2, [2] * 50, "06 0001 8002 0000", "04 00000100"),
+    ("Lit rans(lanes=1, prob=8)", 1, [1], "04 8001 8001", "04 04020000"),
+    ("Lit rans(lanes=2, prob=8)", 1, [1, 1], "04 8001 8001", "08 04020000 04020000"),
+    ("Lit rans(lanes=1, prob=8)", 1, [0] * 16, "04 8001 8001", "06 08010000 7800"),
+    ("Lit rans(lanes=1, prob=8)", 2, [2] * 50, "06 0001 8002 0000", "04 00010000"),
     ("Const 7", 8, [7, 7], "", ""),
     ("Concat(1: Lit raw, 2: Lit pack(0, base=9))", 8, [3, 9, 9], "", "03"),
     ("Repeat(3, Lit raw)", 8, [1, 2] * 3, "02 0102", ""),
@@ -253,6 +253,8 @@ def test_wrong_number_of_words() -> None:
         ("Lit rans(lanes=1, prob=8)", 1, "04 8002 0001", "04 00000100", "passes the end"),
         ("Lit rans(lanes=1, prob=8)", 1, "05 8002 0000 00", "04 00000100", "1 bytes too many"),
         ("Lit rans(lanes=1, prob=8)", 1, "04 8001 8001", "04 00000800", "does not end where it began"),
+        ("Lit rans(lanes=1, prob=8)", 1, "04 8001 8001", "04 ff000000", "out of range"),
+        ("Lit rans(lanes=1, prob=8)", 1, "04 8001 8001", "04 00000001", "out of range"),
     ],
 )
 def test_malformed(text: str, bits: int, shared: str, payload: str, reason: str) -> None:
