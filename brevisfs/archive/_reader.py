@@ -185,7 +185,8 @@ class Reader:
             prepared = self._prepared.get(section.index)
             if prepared is None:
                 new += 1
-            stored = prepared[1] if prepared else self._prepare_at_once(section) if new <= _QUICK_NEW else None
+            quick = new <= _QUICK_NEW
+            stored = prepared[1] if prepared else self._prepare_at_once(section) if quick else None
             if stored is None or len(parts) == _PARTS:
                 return None
             stop = min(end, section.end)
