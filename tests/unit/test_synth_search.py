@@ -158,6 +158,58 @@ def test_every_production_applies_to_some_stream() -> None:
     assert met == set(PRODUCTIONS) - {LITERAL}
 
 
+def toggled(count: int = 6_000) -> np.ndarray:
+    """One bit after another turned over, at random."""
+    return np.bitwise_xor.accumulate(1 << RNG(0).integers(0, 16, count)).astype("<u2")
+
+
+def chained(count: int = 6_000) -> np.ndarray:
+    """Bits that are mostly as the one above."""
+    turned = RNG(0).random((count, 32)) < 0.05
+    return np.packbits(np.cumsum(turned, axis=1) & 1, axis=1).view(">u4").reshape(-1).astype("<u4")
+
+
+def quiet(count: int = 6_000) -> np.ndarray:
+    """Floats, a run of which has zero low bits."""
+    made = floats()[:count].copy()
+    made[: count // 2] &= np.uint32(0xFFFFE000)
+    return made
+
+
+WINS: dict[str, Callable[[], Hole]] = {
+    "cut": STREAMS["runs"],
+    "map zigzag": STREAMS["signed"],
+    "map gray": lambda: hole(chained()),
+    "map add": lambda: hole((0x3FFF_A000 + RNG(0).exponential(30_000, 6_000)).astype("<u4")),
+    "scan xor": lambda: hole(toggled()),
+    "scan add": STREAMS["runs"],
+    "scan add zigzag": STREAMS["curve"],
+    "concat": lambda: hole(quiet(), floating=True, shape=(60, 100)),
+    "repeat": STREAMS["period"],
+    "record": STREAMS["short records"],
+    "bytes": STREAMS["packed"],
+    "transpose": STREAMS["long records"],
+    "palette": STREAMS["levels"],
+    "select": STREAMS["pruned"],
+}
+
+
+@pytest.mark.parametrize("production", sorted(set(PRODUCTIONS) - {LITERAL, "map rotr"}))
+def test_without_a_production_some_stream_takes_more(
+    production: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A rotation makes nothing smaller: words are put together in one pass with it.
+    whole = search(WINS[production](), Strategy(16), Prior).programs[0][1].rank
+    listed, simpler = _productions.moves, Hole.simpler
+    monkeypatch.setattr(
+        _search, "moves", lambda at: [move for move in listed(at) if move.production != production]
+    )
+    monkeypatch.setattr(
+        Hole, "simpler", lambda at: [look for look in simpler(at) if look.production != production]
+    )
+    assert search(WINS[production](), Strategy(16), Prior).programs[0][1].rank > 1.001 * whole
+
+
 def exhaustive(root: Hole) -> list[tuple[State, list[State]]]:
     """Every state, with those that come of it."""
     everything = list(states(root))
