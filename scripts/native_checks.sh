@@ -2,8 +2,8 @@
 # Checks of the C code that need more than the extension module; docs/design/native-checks.md describes them.
 #
 #   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set;
-#                                      plan, too
-#   native_checks.sh aarch64 CASES     both built for aarch64, under qemu; planning must answer as it does here
+#                                      plan and read, too
+#   native_checks.sh aarch64 CASES     all built for aarch64, under qemu; planning must answer as it does here
 #   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
 #
 # Installs what it misses; builds in build/native.  scripts/setup.sh has made .venv.
@@ -56,12 +56,13 @@ sanitize() {
     vectors "$1"
     # shellcheck disable=SC2086  # lists of words, here and below
     objects sanitized cc $flags $sanitizers
-    for check in vectors plan; do
+    for check in vectors plan read; do
         # shellcheck disable=SC2086
         cc $flags $sanitizers -o "$build/$check-sanitized" "native/tests/$check.c" "$build"/sanitized/*.o -lzstd -lm
     done
     for cpu in scalar avx2 avx512; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
     "$build/plan-sanitized" "$((10 * $1))" native/fuzz/corpus/plan/*
+    "$build/read-sanitized"
 }
 
 # zstd for another architecture: built from the sources that the zstandard package brings
@@ -89,12 +90,13 @@ aarch64() {
     objects aarch64/objects aarch64-linux-gnu-gcc $flags -O2 -I"$build/aarch64/zstd"
     # shellcheck disable=SC2086
     objects here cc $flags -O2
-    for check in vectors plan; do
+    for check in vectors plan read; do
         # shellcheck disable=SC2086
         aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/$check" \
             "native/tests/$check.c" "$build"/aarch64/objects/*.o "$build/aarch64/zstd.o" -lm
     done
     qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
+    qemu-aarch64-static "$build/aarch64/read"
     # shellcheck disable=SC2086
     cc $flags -O2 -o "$build/plan-here" native/tests/plan.c "$build"/here/*.o -lzstd -lm
     there=$(qemu-aarch64-static "$build/aarch64/plan" "$((10 * $1))" native/fuzz/corpus/plan/*)
