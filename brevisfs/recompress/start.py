@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from brevisfs.errors import BrevisError
-from brevisfs.recompress._pace import Pace
+from brevisfs.recompress._pace import Pace, take_share
 
 MEMORY = 3 << 30
 """Bytes that a worker may take."""
@@ -47,12 +47,13 @@ async def pack_in_worker(
     *,
     jobs: int = 1,
     progress: Callable[[int, int], None],
-    started: Callable[[Callable[[Pace], None]], None] = lambda _: None,
+    started: Callable[[Callable[[Pace], None]], None],
 ) -> Outcome:
     """Packs an open file into an empty open one, in a process that ends with this one.
 
     `progress` is called with how much of the work is done and all of it, `started` with what sets the
-    process's pace, MODEST at first. Raises WorkerFailed. If cancelled, the process is gone when it returns.
+    process's pace, which has to be set. Raises WorkerFailed. If cancelled, the process is gone when it
+    returns.
     """
     command = [sys.executable, "-P", "-m", "brevisfs.recompress.worker"]
     arguments = [str(source), str(target), profile, str(jobs), str(MEMORY)]
@@ -70,7 +71,7 @@ async def pack_in_worker(
             )
         finally:
             os.close(listening)
-        return await _follow(process, progress, partial(started, partial(_set_pace, telling)))
+        return await _follow(process, progress, partial(started, partial(_set_pace, process, telling)))
     finally:
         os.close(telling)
 
@@ -92,9 +93,11 @@ async def _follow(
     return _outcome(said, process.returncode)
 
 
-def _set_pace(telling: int, pace: Pace) -> None:
+def _set_pace(process: trio.Process, telling: int, pace: Pace) -> None:
     with suppress(OSError):  # it has ended
         os.write(telling, pace.value)
+        # It listens only when it has imported all that it needs.
+        take_share(process.pid, pace)
 
 
 async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None]) -> dict[str, Any]:

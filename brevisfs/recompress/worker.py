@@ -16,12 +16,10 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import suppress
-from pathlib import Path
 
 from brevisfs.errors import BrevisError
 from brevisfs.recompress._check import same_as
-from brevisfs.recompress._pace import Pace
+from brevisfs.recompress._pace import Pace, take_share
 from brevisfs.safetensors import NotSafetensors
 from brevisfs.synth import Profile, SourceChanged, pack
 
@@ -56,25 +54,12 @@ def _pack(source: int, target: int, profile: Profile, jobs: int) -> dict[str, ob
 
 
 def be_modest(memory: int) -> None:
-    """Takes the processor and the disk only when nobody else wants them, and at most `memory` bytes."""
-    os.nice(19)
-    _be_nice_to_other_sessions(19)
+    """Takes the disk only when nobody else wants it, and at most `memory` bytes."""
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _be_nice_to_other_sessions(level: int) -> None:
-    """Where the kernel shares the processor among sessions first, `nice` counts only inside of one."""
-    with suppress(FileNotFoundError, PermissionError):  # a kernel that does not
-        for _ in range(_TRIES):
-            try:
-                Path("/proc/self/autogroup").write_text(str(level))
-                return
-            except BlockingIOError:  # somebody else has just done it: once in a tenth of a second
-                time.sleep(0.1)
 
 
 _going_on = threading.Event()
@@ -104,13 +89,22 @@ def _say(**what: object) -> None:
     sys.stdout.flush()
 
 
+def _keep(pace: Pace) -> None:
+    for _ in range(_TRIES):
+        try:
+            take_share(os.getpid(), pace)
+            return
+        except BlockingIOError:
+            time.sleep(0.1)
+
+
 def _listen() -> None:
     while said := os.read(0, 1):
         pace = Pace(said)
         if pace is Pace.PAUSED:
             _going_on.clear()
         else:
-            _be_nice_to_other_sessions(19 if pace is Pace.MODEST else 0)
+            _keep(pace)
             _going_on.set()
     os._exit(1)
 
