@@ -43,10 +43,6 @@ class Stream:
     until: int
     used: int = 0
 
-    def reaches(self, begin: int) -> bool:
-        """Whether a request that begins there can be the reader's next, or one that the next overtook."""
-        return self.next - 2 * REQUEST <= begin <= self.next + REQUEST
-
     def target(self, most: int) -> int:
         """Up to where to decode now, at most `most` bytes ahead."""
         far = min(self.run, most) if self.run > _ONE_READ else 0
@@ -69,7 +65,8 @@ class Streams:
         streams = self._files.setdefault(key, [])
         self._files.move_to_end(key)
         for stream in streams:
-            if stream.reaches(begin):
+            # It can be the reader's next request, or one that the next overtook.
+            if -2 * REQUEST <= begin - stream.next <= REQUEST:
                 streams.remove(stream)
                 break
         else:
