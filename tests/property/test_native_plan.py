@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from brevisfs._native import _plan
+from brevisfs._native import Analysis, _plan
 from brevisfs._native._plan import Way
-from brevisfs.dsl import Merge, Node
+from brevisfs.dsl import Lit, Merge, Node, Raw, to_wire
 from brevisfs.synth import _fields, _literal
 from brevisfs.synth._literal import Extent
 from brevisfs.synth._profile import FEW_TABLES, SETTINGS, Profile, Settings
@@ -111,7 +111,7 @@ def test_a_cut_is_the_best_of_all(seed: int, bits: int, count: int, profile: Set
     sample = Sample(bits, 3 * count, 1 << 16, (words(np.random.default_rng(seed), bits, count),))
     found = _fields.merged(_fields.cut(sample, profile), Extent(sample.count, sample.block), profile)
     best = pricing.split(sample, profile)
-    assert found.rank == pytest.approx(best.rank, rel=0.002)
+    assert found.rank == pytest.approx(best.rank, rel=0.004)  # both find floors of Tunstall by trial
     assert widths(found.node) == widths(best.node) or found.rank == pytest.approx(best.rank, rel=0.001)
 
 
@@ -201,6 +201,46 @@ def test_classes_are_those_of_k_means_and_merging(
         row = pricing.leading(flat[at * segment : (at + 1) * segment][None], bits)
         assert of == pricing.nearest(row, lengths.astype(float))[0]
     assert hists.sum(axis=0).tolist() == np.bincount(flat, minlength=1 << bits).tolist()
+
+
+@given(SEEDS, st.integers(2, 64), st.lists(st.integers(2, 300), min_size=1, max_size=5))
+@QUICK
+def test_looks_are_the_entropy_of_changed_words(seed: int, bits: int, lengths: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    stream = words(rng, bits, sum(lengths))
+    ends = np.cumsum(lengths)
+    some = int(stream[0])
+    changes: list[list[tuple[int, int]]] = [[], [(2, 0)], [(1, some)], [(-1, 0)], [(-2, 0), (2, 0)]]
+    looks = _plan.looks(stream, ends.tolist(), bits, changes)
+    for steps, planes in zip(changes, looks, strict=True):
+        pieces = [stream[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+        for function, word in steps:
+            pieces = [_plan.undo(piece, bits, function, word) for piece in pieces]
+        changed = np.concatenate(pieces)
+        assert (planes * len(changed)).tolist() == pytest.approx(_plan.plane_bits(changed, bits).tolist())
+
+
+@given(SEEDS, st.integers(1, 3000), st.integers(1, 10), st.integers(2, 300))
+@QUICK
+def test_words_by_column(seed: int, count: int, blocks: int, columns: int) -> None:
+    stream = words(np.random.default_rng(seed), 8, count)
+    block = 64 * blocks
+    expected: list[int] = []
+    for at in range(0, count, block):
+        some = stream[at : at + block]
+        whole = len(some) // columns * columns
+        expected += [*some[:whole].reshape(-1, columns).T.reshape(-1).tolist(), *some[whole:].tolist()]
+    assert _plan.by_column(stream, block, columns).tolist() == expected
+
+
+@pytest.mark.parametrize("bits", [4, 16, 23])
+def test_words_of_several_blocks_are_those_of_each(bits: int) -> None:
+    count, block = 1000, 128
+    data = np.random.default_rng(bits).integers(0, 256, count * bits // 8, np.uint8)
+    analysis = Analysis(to_wire(Merge((1, bits - 1), (Lit(Raw()), Lit(Raw())))), bits, count, block)
+    step = block * bits // 8
+    each = [analysis.words(at, data[at * step : (at + 1) * step], 2) for at in range(2, 8)]
+    assert analysis.words(2, data[2 * step :], 2).tolist() == np.concatenate(each).tolist()
 
 
 def test_words_that_cannot_be_planned_with_are_refused() -> None:
