@@ -72,6 +72,7 @@ def test_tunstall_is_priced_as_by_sorting_all_strings(seed: int, bits: int) -> N
 
 
 @given(SEEDS, st.integers(1, 8), st.integers(1, 1 << 20), PROFILES)
+@example(539, 3, 866_657, SETTINGS[Profile.DENSE])  # whose few other words are cheapest listed
 @QUICK
 def test_a_completion_is_the_best_one(seed: int, bits: int, count: int, profile: Settings) -> None:
     hist = counts(np.random.default_rng(seed), bits)[0]
