@@ -278,6 +278,24 @@ def test_the_order_in_which_productions_are_listed_is_of_no_account(
     assert trace() == forwards
 
 
+def test_states_as_likely_as_each_other_go_by_their_roll_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = STREAMS["signed"]()
+    first = next(states(stream))
+    alike = [state for state in first.successors() if len(state.holes) == 1]
+    lowest = min(alike, key=lambda state: state.roll_out().rank).name
+    assert lowest != min(state.name for state in alike)
+    names: list[str] = []
+    plain = State.successors
+
+    def successors(state: State) -> Iterator[State]:
+        names.append(state.name)
+        return plain(state)
+
+    monkeypatch.setattr(State, "successors", successors)
+    search(STREAMS["signed"](), Strategy(2), Prior)
+    assert names == ["root", lowest]
+
+
 def test_states_as_good_as_each_other_go_by_name() -> None:
     # Of a plane of single bits, xor and difference are the same.
     stream = hole(sticky())
