@@ -331,6 +331,8 @@ class ExtentCache:
         return extent
 
     def _decoded(self, backing: Backing, extent: _Extent, error: Exception | None) -> None:
+        # It holds the reader, and with it index and programs, which the extent may outlive by far.
+        extent.job = None
         if error is not None:
             extent.error = error
             self._remove(extent)

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -498,6 +499,25 @@ def test_an_archive_is_not_closed_under_a_decode() -> None:
                 await trio.lowlevel.checkpoint()
             with pytest.raises(OSError):
                 os.fstat(backing.file)
+
+    run(test)
+
+
+def test_what_is_cached_of_an_archive_does_not_keep_its_reader() -> None:
+    async def test() -> None:
+        async with setting() as s:
+            backing = await s.open(noise(4 << 20))
+            for begin in range(0, 4 << 20, REQUEST):
+                await s.read(backing, begin, REQUEST // 2)
+            reader = weakref.ref(s.readers.pop())
+            s.backings.release(backing)
+            while len(s.backings):
+                await trio.lowlevel.checkpoint()
+            del backing
+            assert s.cache.held
+            # A thread may be about to let go of it.
+            while reader() is not None:
+                await trio.lowlevel.checkpoint()
 
     run(test)
 
