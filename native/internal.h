@@ -304,8 +304,11 @@ typedef struct brv_kernels {
     uint64_t (*hash)(const void *p, size_t n);
 } brv_kernels;
 
+/* The best kernels that the build and this CPU have, or those called `cpu` if there are such; else the plain ones. */
+const brv_kernels *kernels_for(const char *cpu);
+
 const brv_kernels *kernels_scalar(void);
-const brv_kernels *kernels_avx2(void);   /* NULL where the build has none */
+const brv_kernels *kernels_avx2(void);   /* NULL where the build has none; this CPU may not have them */
 const brv_kernels *kernels_avx512(void); /* likewise */
 
 /* huffman.c, rans.c, tunstall.c: tables from their serialised form (0 or a BRV_ code), and literals */

@@ -170,10 +170,8 @@ int brv_undo(const void *words, size_t n, unsigned bits, int function, uint64_t 
 #undef CALL
         return 0;
     }
-    const brv_kernels *k = kernels_avx2();
-    if (!k) k = kernels_scalar();
     if (out != words) memcpy(out, words, n * container);
-    k->map(out, container, bits, (unsigned)function, word, true, n);
+    kernels_for("avx2")->map(out, container, bits, (unsigned)function, word, true, n);
     return 0;
 }
 
@@ -223,8 +221,7 @@ int brv_run_words(const brv_program *p, brv_scratch *s, uint64_t first, const ui
 int brv_by_column(const uint8_t *words, size_t n, size_t block, size_t columns, uint8_t *out)
 {
     if (!block || !columns) return BRV_ARGUMENT;
-    const brv_kernels *k = kernels_avx2();
-    if (!k) k = kernels_scalar();
+    const brv_kernels *k = kernels_for("avx2");
     for (size_t at = 0; at < n; at += block) {
         const size_t m = n - at < block ? n - at : block, whole = m / columns * columns;
         if (whole) k->transpose(words + at, out + at, 1, m / columns, columns);

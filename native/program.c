@@ -1,8 +1,7 @@
 /* Programs: parsing, type rules, limits, tables. Nothing is executed before all of it has passed. */
 #include "internal.h"
 
-/* The best kernels that the build and this CPU have, or those called `cpu` if there are such; else the plain ones. */
-static const brv_kernels *pick(const char *cpu)
+const brv_kernels *kernels_for(const char *cpu)
 {
     const brv_kernels *have[2] = {NULL, NULL};
 #if defined(__x86_64__)
@@ -18,7 +17,7 @@ static const brv_kernels *pick(const char *cpu)
     return kernels_scalar();
 }
 
-const char *brv_cpu(const char *cpu) { return pick(cpu)->name; }
+const char *brv_cpu(const char *cpu) { return kernels_for(cpu)->name; }
 
 /* ---- parsing ------------------------------------------------------------------------------- */
 
@@ -330,7 +329,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
     p->bits = bits;
     p->count = count;
     p->block = block;
-    p->k = pick(cpu);
+    p->k = kernels_for(cpu);
     p->analysis = shared == NULL;
     parser ps = {.p = p, .st = st};
     cursor c = {wire, wire + wire_len};
