@@ -94,7 +94,9 @@ async def _follow(
 
 
 def _set_pace(process: trio.Process, telling: int, pace: Pace) -> None:
-    with suppress(OSError):  # it has ended
+    if process.returncode is not None:
+        return  # its number may be another's by now
+    with suppress(OSError):  # it has just ended
         os.write(telling, pace.value)
         # It listens only when it has imported all that it needs.
         take_share(process.pid, pace)
