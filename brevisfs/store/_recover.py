@@ -83,16 +83,16 @@ def finish_intent(store: Store, private: Private) -> None:
     with open(file, "rb") as text:
         record = json.load(text)
     archive = tuple(record["archive"])
-    moved = False
+    found = True
     for trail, name in record["names"]:
         try:
             with store.folder_at([os.fsencode(step) for step in trail]) as folder:
-                _unpack_link(store, private, folder, os.fsencode(name), archive)
+                found &= _unpack_link(store, private, folder, os.fsencode(name), archive)
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-            moved = True
-    if moved:
+            found = False
+    if not found:
         _unpack_moved(store, private, record["inode"], archive)
     os.unlink(_INTENT, dir_fd=private.folder)
     sync_folder(private.folder)
@@ -100,8 +100,8 @@ def finish_intent(store: Store, private: Private) -> None:
 
 
 def _unpack_moved(store: Store, private: Private, number: int, archive: tuple[int, int]) -> None:
-    """Finds names whose folders were moved between the starts. In a copy the archive has another number:
-    such names then keep it, which has the same bytes.
+    """Finds names that were changed, or whose folders were, between the starts. In a copy the archive has
+    another number: such names then keep it, which has the same bytes.
     """
 
     def is_it(status: os.stat_result) -> bool:
@@ -112,19 +112,29 @@ def _unpack_moved(store: Store, private: Private, number: int, archive: tuple[in
             _unpack_link(store, private, folder, name, archive)
 
 
-def _unpack_link(store: Store, private: Private, folder: int, name: bytes, archive: tuple[int, int]) -> None:
+def _unpack_link(store: Store, private: Private, folder: int, name: bytes, archive: tuple[int, int]) -> bool:
+    """Whether the name is the raw file's now."""
     suffixed = (name + PENDING_SUFFIX, name + ARCHIVE_SUFFIX)
     present = [file for file in suffixed if _is_archive(store, folder, file, archive)]
     if not present:
-        return
+        return _is_intended(private, folder, name)
     with same_times(folder):
         with suppress(FileExistsError):
             os.link(_INTENDED, name, src_dir_fd=private.folder, dst_dir_fd=folder, follow_symlinks=False)
-        plain = os.stat(_INTENDED, dir_fd=private.folder, follow_symlinks=False)
-        if os.path.samestat(plain, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+        is_intended = _is_intended(private, folder, name)
+        if is_intended:
             sync_folder(folder)
             for file in present:
                 os.unlink(file, dir_fd=folder)
+    return is_intended
+
+
+def _is_intended(private: Private, folder: int, name: bytes) -> bool:
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(status, os.stat(_INTENDED, dir_fd=private.folder, follow_symlinks=False))
 
 
 def _is_archive(store: Store, folder: int, file: bytes, archive: tuple[int, int]) -> bool:

@@ -258,7 +258,7 @@ def test_unpack_of_an_archive_with_three_names(tmp_path: Path) -> None:
     cut_off_everywhere(tmp_path, with_three_names, unpack)
 
 
-def test_names_in_a_folder_that_is_moved_before_the_next_start(tmp_path: Path) -> None:
+def test_names_that_are_moved_before_the_next_start(tmp_path: Path) -> None:
     """They are of the same file as the others still, and one of another file as large and old is not."""
     for step in count():
         root = tmp_path / f"step{step}"
@@ -273,6 +273,9 @@ def test_names_in_a_folder_that_is_moved_before_the_next_start(tmp_path: Path) -
         if steps_of(run, step) is not None:
             break
         (root / "d").rename(root / "e")
+        for name in ("b", "b.brv"):
+            if (root / name).exists():
+                (root / name).rename(root / "e" / name)
         recover(root)
         files = [path for path in root.rglob("*") if path.is_file() and ".brevisfs" not in path.parts]
         numbers = {path.name.removesuffix(".brv"): path.stat().st_ino for path in files}
