@@ -20,13 +20,16 @@ from brevisfs.store import (
     Kind,
     NeedsRaw,
     Private,
+    SourceMoved,
     Store,
     Temporary,
+    _changes,
     begin,
     copy_metadata,
     equal_losers,
     links,
     settle,
+    sync_folder,
     unpack_links,
     walk,
 )
@@ -240,6 +243,23 @@ def given(changes: Changes, source: int, data: bytes) -> Temporary:
 
 def test_publish(tmp_path: Path) -> None:
     cut_off_everywhere(tmp_path, lambda root: add(root, "a", "raw", A), publish)
+
+
+def test_publish_of_a_file_whose_mode_is_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chmod_and_sync(folder: int) -> None:
+        os.chmod(b"a", 0o600, dir_fd=folder)
+        sync_folder(folder)
+
+    def work(changes: Changes) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(_changes, "sync_folder", chmod_and_sync)
+            with pytest.raises(SourceMoved):
+                publish(changes)
+        publish(changes)
+
+    cut_off_everywhere(tmp_path, lambda root: add(root, "a", "raw", A), work)
 
 
 @pytest.mark.parametrize("kind", ["archive", "pending"])
