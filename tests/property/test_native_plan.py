@@ -244,6 +244,13 @@ def test_words_of_several_blocks_are_those_of_each(bits: int) -> None:
     assert analysis.words(2, data[2 * step :], 2).tolist() == np.concatenate(each).tolist()
 
 
+def test_a_segment_that_suits_several_classes_takes_the_first() -> None:
+    lengths = np.full((4, 1 << _plan.COARSE_BITS), 600, np.int16)
+    lengths[1:3] = 500
+    hists = np.zeros((4, 256), np.uint64)
+    assert _plan.assign(np.arange(200, dtype=np.uint8), 50, 8, lengths, hists).tolist() == [1] * 4
+
+
 def test_words_that_cannot_be_planned_with_are_refused() -> None:
     balanced = _literal.tolls(SETTINGS[Profile.BALANCED])
     stream = np.arange(600, dtype=np.uint8)
