@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from brevisfs import _native as native
-from brevisfs.dsl import ProgramError, from_wire
-from tests.programs import Case, random_case
+from brevisfs.dsl import ProgramError, from_wire, parse_text
+from brevisfs.dsl.reference import Malformed, decode_block, flatten
+from tests.programs import Case, case_of, random_case
 from tests.property.test_native_executor import block_bytes, program, spans
 
 
@@ -50,6 +51,60 @@ def test_damaged_payloads(first: int) -> None:
         for _ in range(8):
             index = rng.randrange(len(case.payloads))
             try_decode(case, prog, damage(rng, case.payloads[index]), index)
+
+
+def native_bytes(case: Case, prog: native.Program, payload: bytes, index: int) -> bytes | None:
+    """What a block decodes to, None if it is refused."""
+    lo = index * block_bytes(case)
+    out = bytearray(min(len(case.flat), lo + block_bytes(case)) - lo)
+    try:
+        prog.decode(payload, index, spans([payload]), None, out, lo, lo + len(out))
+    except native.BlockDamaged:
+        return None
+    return bytes(out)
+
+
+def reference_bytes(case: Case, payload: bytes, index: int) -> bytes | None:
+    form = (case.node, case.bits, case.count, case.block)
+    try:
+        return flatten(decode_block(*form, index, case.shared, payload), case.bits)
+    except Malformed:
+        return None
+
+
+@pytest.mark.parametrize("first", [0, 30])
+def test_native_and_python_take_the_same_payloads(first: int) -> None:
+    taken = []
+    for seed in range(first, first + 30):
+        rng = random.Random(seed)
+        case = random_case(rng)
+        prog = program(case)
+        for _ in range(4):
+            index = rng.randrange(len(case.payloads))
+            payload = damage(rng, case.payloads[index])
+            found = native_bytes(case, prog, payload, index)
+            assert found == reference_bytes(case, payload, index), f"seed {seed}: {payload.hex()}"
+            taken.append(found is not None)
+    assert any(taken)
+    assert not all(taken)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "start"),
+    [
+        ("Scan(xor, Lit raw)", 7, b"\x80"),
+        ("Lit sparse(base=0)", 8, b"\x03\x01\x40\x07"),
+        ("Lit sparse(base=0)", 8, b"\x01\x41"),
+        ("Lit huffman(max=4, streams=2, tables=3, segment=16)", 4, b"\x3f\xff"),
+    ],
+    ids=["anchor", "position", "count", "class"],
+)
+def test_what_is_no_word_position_or_class_is_damage(text: str, bits: int, start: bytes) -> None:
+    case = case_of(random.Random(0), parse_text(text), bits, 64, 64)
+    payload = start + case.payloads[0][len(start) :]
+    assert native_bytes(case, program(case), case.payloads[0], 0) == case.flat
+    assert reference_bytes(case, payload, 0) is None
+    assert native_bytes(case, program(case), payload, 0) is None
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 250))
