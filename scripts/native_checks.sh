@@ -3,7 +3,8 @@
 #
 #   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set;
 #                                      plan and read, too
-#   native_checks.sh aarch64 CASES     all built for aarch64, under qemu; planning must answer as it does here
+#   native_checks.sh aarch64 CASES     all built for aarch64, under qemu, and on an x86 without AVX; planning must
+#                                      answer as it does here
 #   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
 #
 # Installs what it misses; builds in build/native.  scripts/setup.sh has made .venv.
@@ -78,6 +79,13 @@ cross_zstd() {
 
 cross_works() { echo 'int main(void) { return 0; }' | aarch64-linux-gnu-gcc -static -x c - -o "$build/aarch64/works"; }
 
+# plan_digest CASES COMMAND…: what plan answers, run by that command
+plan_digest() {
+    cases=$1
+    shift
+    "$@" "$((10 * cases))" native/fuzz/corpus/plan/*
+}
+
 aarch64() {
     mkdir -p "$build/aarch64/zstd"
     install cross_works gcc-aarch64-linux-gnu libc6-dev-arm64-cross
@@ -97,12 +105,20 @@ aarch64() {
     done
     qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
     qemu-aarch64-static "$build/aarch64/read"
-    # shellcheck disable=SC2086
-    cc $flags -O2 -o "$build/plan-here" native/tests/plan.c "$build"/here/*.o -lzstd -lm
-    there=$(qemu-aarch64-static "$build/aarch64/plan" "$((10 * $1))" native/fuzz/corpus/plan/*)
-    here=$("$build/plan-here" "$((10 * $1))" native/fuzz/corpus/plan/*)
-    echo "aarch64: $there"
-    [ "$there" = "$here" ] || die "planning answers otherwise here: $here"
+    for check in vectors plan; do
+        # shellcheck disable=SC2086
+        cc $flags -O2 -o "$build/$check-here" "native/tests/$check.c" "$build"/here/*.o -lzstd -lm
+    done
+    here=$(plan_digest "$1" "$build/plan-here")
+    echo "here: $here"
+    there=$(plan_digest "$1" qemu-aarch64-static "$build/aarch64/plan")
+    [ "$there" = "$here" ] || die "planning answers otherwise on aarch64: $there"
+    if [ "$(uname -m)" = x86_64 ]; then
+        # a processor without AVX
+        qemu-x86_64-static -cpu Nehalem "$build/vectors-here" "$build/vectors-$1" scalar
+        there=$(plan_digest "$1" qemu-x86_64-static -cpu Nehalem "$build/plan-here")
+        [ "$there" = "$here" ] || die "planning answers otherwise without AVX: $there"
+    fi
 }
 
 fuzzer_works() {

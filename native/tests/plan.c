@@ -11,7 +11,9 @@ static size_t random_input(uint8_t *data)
 {
     const unsigned kind = (unsigned)below(&rng, 6), container = container_of(data[1] % 64 + 1);
     const size_t n = 1 + (size_t)below(&rng, (uint64_t)1 << (1 + below(&rng, 15)));
-    const uint64_t start = next_random(&rng), step = next_random(&rng) >> below(&rng, 64);
+    const uint64_t start = next_random(&rng);
+    const unsigned shift = (unsigned)below(&rng, 64); /* first: operands have no order */
+    const uint64_t step = next_random(&rng) >> shift;
     uint64_t word = start;
     for (size_t i = 0; i < n; i++) {
         uint64_t sum = 0;

@@ -7,7 +7,7 @@
 #include "support.h"
 
 /* u8 question, u8 bits of a word, u8 low, u8 width, u8 tables, u8 profile, u16 segment, u64 words in all; then words. */
-enum { PLAN_HEAD = 16, QUESTIONS = 6, MOST_ROWS = 16 };
+enum { PLAN_HEAD = 16, QUESTIONS = 8, MOST_ROWS = 16 };
 
 typedef struct {
     unsigned question, bits, container, low, width, tables;
@@ -110,6 +110,37 @@ static inline void ask_changes(plan_input *in)
     free(out);
 }
 
+/* What each change of two steps makes of two runs of the words. */
+static inline void ask_looks(plan_input *in)
+{
+    const size_t planes = (in->bits + 7) / 8;
+    const uint64_t half = in->n / 2, ends[2] = {half, in->n};
+    brv_change changes[4] = {{.steps = 0}, {.steps = 1, .function = {-2}}, {.steps = 2, .function = {-2, FN_ZIGZAG}},
+                             {.steps = 2, .function = {FN_ADD, FN_GRAY}, .word = in->count & mask_of(in->bits)}};
+    double *bits = allocated(4 * planes * sizeof *bits);
+    if (half < 2) return free(bits);
+    CHECK(!brv_looks(in->words, ends, 2, in->bits, changes, 4, bits), "%u bits", in->bits);
+    for (size_t i = 0; i < 4 * planes; i++) {
+        CHECK(bits[i] <= 8 + 1e-9, "%g bits a byte", bits[i]);
+        note_number(in, bits[i]);
+    }
+    free(bits);
+}
+
+static inline void ask_columns(plan_input *in)
+{
+    const size_t bytes = in->n * in->container, block = 1 + in->count % (2 * bytes), columns = in->segment;
+    uint8_t *out = allocated(bytes);
+    CHECK(!brv_by_column(in->words, bytes, block, columns, out), "%zu columns", columns);
+    for (size_t i = 0; i < bytes; i++) {
+        const size_t start = i / block * block, m = bytes - start < block ? bytes - start : block, rows = m / columns;
+        const size_t row = (i - start) / columns, to = row < rows ? (i - start) % columns * rows + row : i - start;
+        CHECK(out[start + to] == in->words[i], "byte %zu of %zu", i, bytes);
+    }
+    note(in, out, bytes);
+    free(out);
+}
+
 static inline void ask_recurrences(plan_input *in)
 {
     size_t found = 0;
@@ -206,8 +237,8 @@ static inline void ask_classes(plan_input *in)
 /* The digest of the answers. */
 static inline uint64_t ask_plan(const uint8_t *data, size_t size)
 {
-    static void (*const ask[QUESTIONS])(plan_input *) = {ask_counts, ask_changes, ask_recurrences,
-                                                         ask_prices, ask_cut,     ask_classes};
+    static void (*const ask[QUESTIONS])(plan_input *) = {ask_counts,      ask_changes, ask_recurrences, ask_prices,
+                                                         ask_cut,         ask_classes, ask_looks,       ask_columns};
     uint8_t head[PLAN_HEAD] = {0};
     memcpy(head, data, size < PLAN_HEAD ? size : PLAN_HEAD);
     plan_input in = {.question = head[0] % QUESTIONS, .bits = head[1] % 64 + 1, .width = head[3]};
