@@ -14,6 +14,7 @@ enum {
     BRV_NODE_BYTES = 6,      /* what a node adds to a program, and one more thing to decode must save */
     BRV_CODE_BITS = 11,      /* of the longest Huffman code */
     BRV_PROBABILITY_BITS = 12,
+    BRV_RANS_FEW = 64,       /* symbols that are looked up in registers */
     BRV_TUNSTALL_BITS = 12,
     BRV_CHUNK = 64,          /* words: the grain at which runs of constant bits are looked for */
     BRV_COARSE_BITS = 6,     /* leading bits of a word that tell its segment's class */
@@ -24,7 +25,7 @@ enum {
  * word (brevisfs/synth/_times.py). */
 typedef struct {
     double toll;
-    double lookup, rans, tunstall, classed, table, transpose, sparse, listed, field, joined, zstd_byte;
+    double lookup, rans, rans_few, tunstall, classed, table, transpose, sparse, listed, field, joined, zstd_byte;
 } brv_tolls;
 
 enum brv_way { BRV_CONST, BRV_RAW, BRV_PACK, BRV_SPARSE, BRV_HUFFMAN, BRV_RANS, BRV_TUNSTALL, BRV_ZSTD };

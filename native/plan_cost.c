@@ -326,6 +326,9 @@ static double lookup_ns(const brv_tolls *t, double entropy)
 /* Of a word of which `share` are listed: most of it goes to finding their places. */
 static double sparse_ns(const brv_tolls *t, double share) { return t->sparse + t->listed * share; }
 
+/* Vectors look tables of few symbols up in their registers. */
+static double rans_ns(const brv_tolls *t, size_t symbols) { return symbols <= BRV_RANS_FEW ? t->rans_few : t->rans; }
+
 /* A rank that Tunstall codewords do not go below. By how much they exceed the entropy at least was seen of thousands
  * of histograms. */
 static double tunstall_floor(const brv_tolls *t, double entropy, uint64_t count)
@@ -357,7 +360,7 @@ static double sum_of(const uint64_t *hist, size_t n)
 
 coded_row row_of(int way, const uint64_t *hist, size_t n)
 {
-    coded_row row = {.words = sum_of(hist, n), .bits = INFINITY};
+    coded_row row = {.words = sum_of(hist, n), .bits = INFINITY, .symbols = present(hist, n)};
     if (way == BRV_RANS) {
         row.bits = brv_rans_bits(hist, n, BRV_PROBABILITY_BITS);
         row.table = 2 * brv_rans_table_bytes(hist, n, BRV_PROBABILITY_BITS);
@@ -373,6 +376,7 @@ void add_row(coded_row *sum, const coded_row *row)
     sum->words += row->words;
     sum->bits += row->bits;
     sum->table += row->table;
+    if (row->symbols > sum->symbols) sum->symbols = row->symbols;
 }
 
 void coded_in_rows(int way, const coded_row *all, uint32_t tables, unsigned width, uint64_t segment, uint64_t count,
@@ -381,11 +385,11 @@ void coded_in_rows(int way, const coded_row *all, uint32_t tables, unsigned widt
     const double entropy = all->bits / all->words, table = (double)((all->table + 1) / 2);
     const bool many = streamed(count, block);
     uint8_t length[10];
-    *out = (brv_choice){.way = way, .width = width, .number = way == BRV_RANS ? many ? 32 : 4 : many ? 5 : 1};
+    *out = (brv_choice){.way = way, .width = width, .number = way == BRV_RANS ? many ? 64 : 4 : many ? 5 : 1};
     /* A lane's initial state of 4 bytes holds about one byte's worth of words. */
     const double block_bytes = way == BRV_RANS ? 2 + 3 * out->number
                                                : 2 + (out->number - 1) * (double)put_varint(length, block / 4) + out->number * 0.6;
-    const double ns = way == BRV_RANS ? t->rans : lookup_ns(t, entropy);
+    const double ns = way == BRV_RANS ? rans_ns(t, all->symbols) : lookup_ns(t, entropy);
     priced(out, entropy, ns, table + (double)blocks_of(count, block) * block_bytes, tables, segment, count, t);
 }
 
@@ -459,7 +463,7 @@ void complete(const uint64_t *hist, unsigned width, uint64_t count, uint64_t blo
     const double entropy = brv_entropy_bits(hist, 1, n) / sum_of(hist, n);
     if (entropy * (double)count / 8 < rank_of(out)) {
         offer_way(BRV_HUFFMAN, hist, width, count, block, t, out);
-        if ((double)count / 8 * (entropy + t->toll * t->rans) < rank_of(out))
+        if ((double)count / 8 * (entropy + t->toll * rans_ns(t, present(hist, n))) < rank_of(out))
             offer_way(BRV_RANS, hist, width, count, block, t, out);
     }
     if (width <= BRV_SYMBOL_BITS && tunstall_floor(t, entropy, count) < rank_of(out))
@@ -470,13 +474,14 @@ double floor_of(const uint64_t *hist, unsigned width, uint64_t count, uint64_t b
 {
     const size_t n = (size_t)1 << width;
     uint64_t total = 0, most = 0;
-    size_t nibbles = 0, low = n, high = 0;
+    size_t nibbles = 0, symbols = 0, low = n, high = 0;
     double terms = 0;
     for (size_t i = 0; i < n; i++) {
         const uint64_t c = hist[i];
         /* A nibble a symbol, and two a run of absent ones. */
         if (c) {
             nibbles++;
+            symbols++;
             if (low == n) low = i;
             high = i;
         } else if (i == 0 || hist[i - 1]) {
@@ -487,7 +492,7 @@ double floor_of(const uint64_t *hist, unsigned width, uint64_t count, uint64_t b
         if (c > 1) terms += n_log2(c);
     }
     const double entropy = (n_log2(total) - terms) / (double)total, others = 1 - (double)most / (double)total;
-    const double ns = fmin(lookup_ns(t, entropy), t->rans);
+    const double ns = fmin(lookup_ns(t, entropy), rans_ns(t, symbols));
     const double lit = (double)count * (entropy + t->toll * ns) / 8 + (double)nibbles / 2 + CODED_BYTES;
     const double list = (double)count * (others * (1 + (width > 1 ? width / 8.0 : 0)) + t->toll * sparse_ns(t, others) / 8)
                         + 2 * (double)blocks_of(count, block);

@@ -45,6 +45,7 @@ void coded(int way, const uint64_t *hists, uint32_t tables, unsigned width, uint
 typedef struct {
     double words, bits;
     size_t table;
+    size_t symbols; /* of the table that has most */
 } coded_row;
 
 /* Of one histogram, in a way that several tables are for. */

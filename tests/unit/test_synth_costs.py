@@ -74,7 +74,7 @@ def test_a_choice_is_priced_within_a_percent(bits: int, share: float, kind: str)
     extent, settings = Extent(len(words), 1 << 14), SETTINGS[Profile.BALANCED]
     choice = _literal.coded(Way[kind.upper()], hist, bits, extent, settings)
     # What the last words leave of a rANS lane's state is not known beforehand: a byte or so.
-    slack = 24 + (32 * extent.blocks if kind == "rans" else 0)
+    slack = 24 + (64 * extent.blocks if kind == "rans" else 0)
     assert choice.size == pytest.approx(_stored(choice.node, words, hist, bits, extent), rel=0.01, abs=slack)
 
 
