@@ -91,8 +91,8 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
             _mm_storeu_si128((__m128i *)(out + done + 16 * v), symbols);                                    \
         }
 
-/* 64 lanes, the low and high halves of 32 states a vector, of tables of 64 buckets: they are looked up in registers, so
- * nothing is gathered. A number of 16 bits takes two permutations of bytes. */
+/* 32 or 64 lanes, the low and high halves of 32 states a vector, of tables of 64 buckets: they are looked up in
+ * registers, so nothing is gathered. A number of 16 bits takes two permutations of bytes. */
 #define PERMUTED(TABLE) \
     _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(bucket_, TABLE##_low), odd, bucket_, TABLE##_high)
 
@@ -132,26 +132,27 @@ static __m512i words_of(__m512i a, __m512i b)
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)), _mm512_cvtepi32_epi16(b), 1);
 }
 
-static void halve_states(const uint32_t *x, __m512i low[2], __m512i high[2])
+static void halve_states(const uint32_t *x, unsigned lanes, __m512i low[2], __m512i high[2])
 {
-    for (unsigned h = 0; h < 2; h++) {
+    for (unsigned h = 0; h < lanes / 32; h++) {
         const __m512i a = _mm512_loadu_si512(x + 32 * h), b = _mm512_loadu_si512(x + 32 * h + 16);
         low[h] = words_of(a, b);
         high[h] = words_of(_mm512_srli_epi32(a, 16), _mm512_srli_epi32(b, 16));
     }
 }
 
-static void join_states(uint32_t *x, const __m512i low[2], const __m512i high[2])
+static void join_states(uint32_t *x, unsigned lanes, const __m512i low[2], const __m512i high[2])
 {
     uint16_t l[64], h[64];
-    for (unsigned i = 0; i < 2; i++) {
+    for (unsigned i = 0; i < lanes / 32; i++) {
         _mm512_storeu_si512(l + 32 * i, low[i]);
         _mm512_storeu_si512(h + 32 * i, high[i]);
     }
-    for (unsigned i = 0; i < 64; i++) x[i] = (uint32_t)h[i] << 16 | l[i];
+    for (unsigned i = 0; i < lanes; i++) x[i] = (uint32_t)h[i] << 16 | l[i];
 }
 
-static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x, cursor *item, uint8_t *out, size_t m)
+static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,
+                            uint8_t *out, size_t m)
 {
     const rans_lookups *l = t->lookups;
     const uint8_t *p = item->p;
@@ -170,16 +171,21 @@ static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x
     bytes_of(l->freq, &freq_low, &freq_high);
     bytes_of(l->alias_freq, &alias_freq_low, &alias_freq_high);
     bytes_of(l->offset, &offset_low, &offset_high);
-    halve_states(x, low, high);
+    halve_states(x, lanes, low, high);
     size_t done = 0;
-    for (; done + 64 <= m && item->end - p >= 64 + 64; done += 64) {
+    for (; lanes == 64 && done + 64 <= m && item->end - p >= 64 + 64; done += 64) {
         __m512i a, b;
         PERMUTED_STEP(low[0], high[0], a)
         PERMUTED_STEP(low[1], high[1], b)
         const __m512i numbers = _mm512_permutex2var_epi8(a, evens, b);
         _mm512_storeu_si512(out + done, _mm512_permutexvar_epi8(numbers, symbol));
     }
-    join_states(x, low, high);
+    for (; lanes == 32 && done + 32 <= m && item->end - p >= 64; done += 32) {
+        __m512i a;
+        PERMUTED_STEP(low[0], high[0], a)
+        _mm256_storeu_si256((__m256i *)(out + done), _mm512_cvtepi16_epi8(_mm512_permutexvar_epi8(a, symbol)));
+    }
+    join_states(x, lanes, low, high);
     item->p = p;
     return done;
 }
@@ -187,8 +193,9 @@ static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x
 static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
                           size_t m)
 {
-    if (lanes == 64 && t->lookups) return rans_permuted(t, prob_bits, x, item, out, m);
-    if (!t->packed || (lanes != 32 && lanes != 64)) return 0;
+    if (lanes != 32 && lanes != 64) return 0;
+    if (t->lookups) return rans_permuted(t, prob_bits, x, lanes, item, out, m);
+    if (!t->packed) return 0;
     const uint8_t *p = item->p;
     const __m512i one = _mm512_set1_epi32(1), low12 = _mm512_set1_epi32(0xfff), least = _mm512_set1_epi32(1 << prob_bits),
                   slot = _mm512_set1_epi32((1 << prob_bits) - 1);
@@ -220,11 +227,11 @@ static __m512i slots_of(const uint16_t *slot, __m256i at)
     return _mm512_i32gather_epi32(_mm512_cvtepu16_epi32(at), slot, 2);
 }
 
-/* As decoding does, with the same look-ups, 64 lanes in two halves. */
+/* As decoding does, with the same look-ups. */
 static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, const uint8_t *words, size_t *m,
                                     uint32_t *x, unsigned lanes, uint16_t *w)
 {
-    if (!t->lookups || lanes != 64) return w;
+    if (!t->lookups || (lanes != 32 && lanes != 64)) return w;
     const rans_lookups *l = t->lookups;
     const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
     const __m512i up = _mm512_set1_epi16((short)prob_bits), down = _mm512_set1_epi16((short)(16 - prob_bits)),
@@ -234,15 +241,16 @@ static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, con
     for (unsigned i = 0; i < 128; i++) ((uint8_t *)twice)[i] = (uint8_t)(i / 2);
     bytes_of(l->freq, &freq_low, &freq_high);
     bytes_of(l->start, &start_low, &start_high);
-    halve_states(x, low, high);
+    halve_states(x, lanes, low, high);
     __mmask64 absent = 0;
-    for (size_t i = *m; i; i -= 64) {
-        const __m512i symbols = _mm512_loadu_si512(words + i - 64);
+    const __mmask64 here = ~(__mmask64)0 >> (64 - lanes);
+    for (size_t i = *m; i; i -= lanes) {
+        const __m512i symbols = _mm512_maskz_loadu_epi8(here, words + i - lanes);
         const __m512i numbers = _mm512_mask_mov_epi8(_mm512_permutex2var_epi8(number[0], symbols, number[1]),
                                                      _mm512_movepi8_mask(symbols),
                                                      _mm512_permutex2var_epi8(number[2], symbols, number[3]));
-        absent |= _mm512_movepi8_mask(numbers);
-        for (unsigned h = 2; h-- > 0;) {
+        absent |= _mm512_movepi8_mask(numbers) & here;
+        for (unsigned h = lanes / 32; h-- > 0;) {
             const __m512i bucket_ = _mm512_permutexvar_epi8(twice[h], numbers);
             const __m512i freq = PERMUTED(freq), start = PERMUTED(start);
             const __mmask32 due = _mm512_cmpge_epu16_mask(high[h], freq);
@@ -268,7 +276,7 @@ static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, con
         }
     }
     if (absent) return NULL;
-    join_states(x, low, high);
+    join_states(x, lanes, low, high);
     *m = 0;
     return w;
 }

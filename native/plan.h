@@ -21,10 +21,11 @@ enum {
     BRV_MOST_CLASSES = 16,
 };
 
-/* toll: bits a word that a nanosecond of decoding it costs; the others: nanoseconds, that of a field for each byte of the
+/* toll: bits a word that a nanosecond of decoding it costs; those from lookup on: nanoseconds, that of a field for each byte of the
  * word (brevisfs/synth/_times.py). */
 typedef struct {
     double toll;
+    uint32_t lanes; /* of rANS in long streams */
     double lookup, rans, rans_few, tunstall, classed, table, transpose, sparse, listed, field, joined, zstd_byte;
 } brv_tolls;
 

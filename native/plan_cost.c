@@ -385,7 +385,7 @@ void coded_in_rows(int way, const coded_row *all, uint32_t tables, unsigned widt
     const double entropy = all->bits / all->words, table = (double)((all->table + 1) / 2);
     const bool many = streamed(count, block);
     uint8_t length[10];
-    *out = (brv_choice){.way = way, .width = width, .number = way == BRV_RANS ? many ? 64 : 4 : many ? 5 : 1};
+    *out = (brv_choice){.way = way, .width = width, .number = way == BRV_RANS ? many ? t->lanes : 4 : many ? 5 : 1};
     /* A lane's initial state of 4 bytes holds about one byte's worth of words. */
     const double block_bytes = way == BRV_RANS ? 2 + 3 * out->number
                                                : 2 + (out->number - 1) * (double)put_varint(length, block / 4) + out->number * 0.6;

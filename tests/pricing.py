@@ -258,7 +258,7 @@ def huffman(hists: Histogram, bits: int, extent: Extent, settings: Settings, seg
 
 def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int = 0) -> Choice:
     """A table of probabilities for each row of `hists`; with several, as for Huffman codes."""
-    lanes = 64 if min(extent.count, extent.block) >= STREAMED_WORDS else 4
+    lanes = settings.lanes if min(extent.count, extent.block) >= STREAMED_WORDS else 4
     coded = sum(rans_bits(hist, PROBABILITY_BITS) for hist in hists) / int(hists.sum())
     tables = sum(rans_table_bytes(hist, PROBABILITY_BITS) for hist in hists)
     encoding = Rans(lanes, PROBABILITY_BITS, len(hists), segment)

@@ -85,13 +85,15 @@ def _completed(choice: Any) -> Completed:
     )
 
 
-TIMED = tuple(name for name, _ in ffi.typeof("brv_tolls").fields if name != "toll")
+TIMED = tuple(name for name, _ in ffi.typeof("brv_tolls").fields if name not in ("toll", "lanes"))
 """What takes time in decoding."""
 
 
-def tolls(toll: float, nanoseconds: dict[str, float]) -> Tolls:
-    """What decoding pays: `toll` bits a word for each of the nanoseconds that something of TIMED takes."""
-    return Tolls(ffi.new("brv_tolls *", {"toll": toll, **nanoseconds}))
+def tolls(toll: float, lanes: int, nanoseconds: dict[str, float]) -> Tolls:
+    """What decoding pays: `toll` bits a word for each of the nanoseconds that something of TIMED takes.
+
+    rANS of long streams has so many `lanes`."""
+    return Tolls(ffi.new("brv_tolls *", {"toll": toll, "lanes": lanes, **nanoseconds}))
 
 
 def count(words: Words, low: int, width: int) -> Counts:

@@ -20,11 +20,11 @@ typedef struct {
 
 /* As of the profiles; how long things take is of no account here. */
 static const brv_tolls TOLLS[] = {
-    {.toll = 1.0, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 1.0, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
-    {.toll = 0.03, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 0.03, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
-    {.toll = 0.003, .lookup = 0.85, .rans = 0.5, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 0.003, .lanes = 32, .lookup = 0.85, .rans = 0.5, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
 };
 
