@@ -214,11 +214,11 @@ static int eval_select(const brv_program *p, brv_scratch *s, uint32_t i, uint64_
 }
 
 /* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
- * or nearly so, then 8 bits coded somehow, then the rest as it is; of a word of 8 bits, some bits coded and the rest
- * as it is; perhaps all rotated. One pass over the words. */
+ * or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a word of 8 bits,
+ * some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
 typedef struct {
     uint32_t top, symbol, rest; /* nodes; top is 0 if there is none */
-    unsigned t;                 /* bits of the top; of the rest in words of 8 bits */
+    unsigned t;                 /* bits of the top */
 } joined;
 
 static bool is_joined(const brv_program *p, uint32_t i, joined *j)
@@ -236,9 +236,9 @@ static bool is_joined(const brv_program *p, uint32_t i, joined *j)
     }
     j->rest = c->end;
     if (j->rest == nd->end) return false;
-    if (nd->bits == 8) j->t = 8u - c->bits;
-    else if (c->bits != 8) return false;
+    if (c->bits > 8) return false;
     c = &p->nodes[j->rest];
+    if (c->bits > (nd->bits == 32 ? 24 : 14)) return false;
     return c->end == nd->end && c->op == OP_LIT && c->enc == ENC_RAW;
 }
 
@@ -267,7 +267,7 @@ static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const j
     } else rc = eval_node(p, s, j->symbol, lo, lo + m, payload, symbols, st);
     if (rc) return rc;
     if (left(payload) < bytes) BAD(j->rest, "the payload is cut short");
-    p->k->join(dst, nd->container, symbols, &map, payload->p, j->t, top, rotate);
+    p->k->join(dst, nd->container, symbols, &map, payload->p, rest->bits, top, rotate);
     payload->p += bytes;
     for (size_t e = 0; e < x.n; e++) {
         const uint64_t v = ((uint64_t)((uint8_t *)x.words)[e] << up) ^ top; /* a rotation carries over an xor */

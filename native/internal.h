@@ -259,11 +259,11 @@ typedef struct brv_kernels {
     void (*merge_raw)(void *dst, unsigned dst_c, const uint8_t *in, unsigned w, unsigned shift, size_t m, bool first);
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
-    /* Words of 16 or 32 bits from symbols of 8 bits and raw rest below them: top | symbol | rest, where the top has
-     * t bits, always those of `top`, and the rest (w - 8 - t bits, sliced) fills the word; rotated right by r. Words
-     * of 8 bits: symbols of 8 - t bits over a rest of t, 1 to 7. The symbols are in class order. */
+    /* Words from symbols of at most 8 bits and a raw rest of w bits, sliced, below them: top | symbol | rest, rotated
+     * right by r. w is less than 8 in words of 8 bits, 5 to 14 in those of 16, 21 to 24 in those of 32. The symbols are
+     * in class order. */
     void (*join)(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
-                 unsigned t, uint64_t top, unsigned r);
+                 unsigned w, uint64_t top, unsigned r);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
     /* out[c * rows + r] = in[r * columns + c] */

@@ -13,16 +13,29 @@
 
 static inline __mmask64 first_lanes(size_t n) { return n >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << n) - 1; }
 
+static const uint8_t interleaved[64] = {0, 64, 1, 65, 2, 66, 3, 67, 4, 68, 5, 69, 6, 70, 7, 71,
+                                        8, 72, 9, 73, 10, 74, 11, 75, 12, 76, 13, 77, 14, 78, 15, 79,
+                                        16, 80, 17, 81, 18, 82, 19, 83, 20, 84, 21, 85, 22, 86, 23, 87,
+                                        24, 88, 25, 89, 26, 90, 27, 91, 28, 92, 29, 93, 30, 94, 31, 95};
+
+static inline void store_words(w16 *d, size_t n, __m512i v, __m512i w)
+{
+    if (n >= 64) {
+        _mm512_storeu_si512(d, v);
+        _mm512_storeu_si512(d + 32, w);
+        return;
+    }
+    const __mmask64 here = first_lanes(n);
+    _mm512_mask_storeu_epi16(d, (__mmask32)here, v);
+    if (here >> 32) _mm512_mask_storeu_epi16(d + 32, (__mmask32)(here >> 32), w);
+}
+
 /* d[i] = top | sym[i] << (8 - t) | low[i], rotated right by r; low[i] < 2^(8 - t). The rest is moved up to the symbol,
  * so that all that is left is a rotation by t + r. */
 static void join_w16(w16 *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned t, uint16_t top,
                      unsigned r, size_t n)
 {
-    static const uint8_t order[64] = {0, 64, 1, 65, 2, 66, 3, 67, 4, 68, 5, 69, 6, 70, 7, 71,
-                                      8, 72, 9, 73, 10, 74, 11, 75, 12, 76, 13, 77, 14, 78, 15, 79,
-                                      16, 80, 17, 81, 18, 82, 19, 83, 20, 84, 21, 85, 22, 86, 23, 87,
-                                      24, 88, 25, 89, 26, 90, 27, 91, 28, 92, 29, 93, 30, 94, 31, 95};
-    const __m512i first = _mm512_loadu_si512(order), second = _mm512_add_epi8(first, _mm512_set1_epi8(32)),
+    const __m512i first = _mm512_loadu_si512(interleaved), second = _mm512_add_epi8(first, _mm512_set1_epi8(32)),
                   turn = _mm512_set1_epi16((short)((t + r) & 15)),
                   all = _mm512_set1_epi16((short)(top >> r | top << ((16 - r) & 15)));
     const __m128i up = _mm_cvtsi32_si128((int)t);
@@ -35,13 +48,32 @@ static void join_w16(w16 *restrict d, const uint8_t *restrict sym, const uint8_t
         const __m512i x = _mm512_permutex2var_epi8(b, first, a), y = _mm512_permutex2var_epi8(b, second, a);
         const __m512i v = _mm512_or_si512(_mm512_shrdv_epi16(x, x, turn), all);
         const __m512i w = _mm512_or_si512(_mm512_shrdv_epi16(y, y, turn), all);
-        if (n - i >= 64) {
-            _mm512_storeu_si512(d + i, v);
-            _mm512_storeu_si512(d + i + 32, w);
-        } else {
-            _mm512_mask_storeu_epi16(d + i, (__mmask32)here, v);
-            if (here >> 32) _mm512_mask_storeu_epi16(d + i + 32, (__mmask32)(here >> 32), w);
-        }
+        store_words(d + i, n - i, v, w);
+    }
+}
+
+#define HAVE_JOIN_WIDE
+
+/* d[i] = top | sym[i] << (8 + l) | mid[i] << l | low[i], rotated right by r; low[i] < 2^l, 0 < l < 8 */
+static void join_wide(w16 *restrict d, const uint8_t *restrict sym, const uint8_t *restrict mid,
+                      const uint8_t *restrict low, unsigned l, uint16_t top, unsigned r, size_t n)
+{
+    const __m512i first = _mm512_loadu_si512(interleaved), second = _mm512_add_epi8(first, _mm512_set1_epi8(32)),
+                  turn = _mm512_set1_epi16((short)(r & 15)), down = _mm512_set1_epi16((short)l),
+                  all = _mm512_set1_epi16((short)(top >> r | top << ((16 - r) & 15))), zero = _mm512_setzero_si512();
+    const __m128i up = _mm_cvtsi32_si128((int)(8 - l));
+    for (size_t i = 0; i < n; i += 64) {
+        const __mmask64 here = first_lanes(n - i);
+        FETCH_OUT(d + i)
+        FETCH_OUT(d + i + 32)
+        const __m512i a = _mm512_maskz_loadu_epi8(here, sym + i), b = _mm512_maskz_loadu_epi8(here, mid + i);
+        const __m512i c = _mm512_sll_epi16(_mm512_maskz_loadu_epi8(here, low + i), up); /* at the top of a byte */
+        const __m512i x = _mm512_shldv_epi16(_mm512_permutex2var_epi8(b, first, a),
+                                             _mm512_permutex2var_epi8(zero, first, c), down);
+        const __m512i y = _mm512_shldv_epi16(_mm512_permutex2var_epi8(b, second, a),
+                                             _mm512_permutex2var_epi8(zero, second, c), down);
+        store_words(d + i, n - i, _mm512_or_si512(_mm512_shrdv_epi16(x, x, turn), all),
+                    _mm512_or_si512(_mm512_shrdv_epi16(y, y, turn), all));
     }
 }
 

@@ -456,6 +456,19 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
 }
 #endif
 
+#ifndef HAVE_JOIN_WIDE
+/* d[i] = top | sym[i] << (8 + l) | mid[i] << l | low[i], rotated right by r; low[i] < 2^l, 0 < l < 8 */
+static void join_wide(w16 *restrict d, const uint8_t *restrict sym, const uint8_t *restrict mid,
+                      const uint8_t *restrict low, unsigned l, uint16_t top, unsigned r, size_t n)
+{
+    const unsigned left = (16 - r) & 15;
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t x = (uint16_t)(top | sym[i] << (8 + l) | mid[i] << l | low[i]);
+        d[i] = (uint16_t)(x >> r | x << left);
+    }
+}
+#endif
+
 /* d[i] = sym[i] << narrow | low[i], rotated right by r; 8 bytes at a time */
 static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned narrow,
                     unsigned r, size_t n)
@@ -473,12 +486,14 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
 }
 
 static void k_join(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
-                   unsigned t, uint64_t top, unsigned r)
+                   unsigned w, uint64_t top, unsigned r)
 {
     const size_t m = map->words;
-    const w16 *mid = (const w16 *)rest;
+    const uint8_t *whole = rest; /* the leading 16 or 8 bits of the rest, where it has that many and more */
+    const bool wide = container == 2 && w > 8;
     if (container == 4) rest += 2 * m;
-    const unsigned narrow = container == 1 ? t : 8 - t; /* bits below the last whole byte */
+    if (wide) rest += m;
+    const unsigned narrow = container == 4 ? w - 16 : wide ? w - 8 : w; /* bits below */
     const low_parts parts = low_parts_of(rest, m, narrow & 7);
     const uint8_t *next[MAX_TABLES], *sym = symbols; /* of each class; of this segment */
     for (size_t c = 0, sum = 0; map->classes && c < MAX_TABLES; sum += map->count[c++]) next[c] = symbols + sum;
@@ -494,8 +509,9 @@ static void k_join(void *dst, unsigned container, const uint8_t *symbols, const 
         for (size_t j = 0; j < n;) {
             const size_t some = n - j < in_segment ? n - j : in_segment;
             if (container == 1) join_w8((uint8_t *)dst + i + j, sym, low + j, narrow, r, some);
-            else if (container == 2) join_w16((w16 *)dst + i + j, sym, low + j, t, (uint16_t)top, r, some);
-            else join_w32((w32 *)dst + i + j, sym, mid + i + j, low + j, t, (uint32_t)top, r, some);
+            else if (wide) join_wide((w16 *)dst + i + j, sym, whole + i + j, low + j, narrow, (uint16_t)top, r, some);
+            else if (container == 2) join_w16((w16 *)dst + i + j, sym, low + j, 8 - narrow, (uint16_t)top, r, some);
+            else join_w32((w32 *)dst + i + j, sym, (const w16 *)whole + i + j, low + j, 8 - narrow, (uint32_t)top, r, some);
             j += some;
             sym += some;
             in_segment -= some;

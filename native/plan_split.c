@@ -12,7 +12,8 @@ enum {
     MOST_WORDS = 1 << 18,   /* tell enough of low bits: so many in runs of RUN_WORDS */
     RUN_WORDS = 1 << 12,
     MOST_CHUNKS = 1 << 10,
-    MOST_TOP = 3,           /* bits above the 8-bit symbol in words that one pass decodes */
+    MOST_TOP = 3,           /* bits above the symbol in words that one pass decodes */
+    LEAST_SYMBOL = 5,       /* bits of such a symbol */
     ZSTD_BLOCK_BYTES = 24,  /* what a zstd frame costs whatever it holds */
     SLOT = 2 << BRV_SYMBOL_BITS, /* of the histograms of the fields that begin at one bit */
 };
@@ -220,15 +221,16 @@ static void shortest(const prices *p, cut *path)
     for (unsigned at = p->bits; at; path->edge[++path->n] = at) at = from[at];
 }
 
-/* Fields of a cut that one pass decodes: a top that hardly varies or none, an 8-bit symbol, raw bits; in words of 8
- * bits a symbol and raw bits. */
+/* Fields of a cut that one pass decodes: a top that hardly varies or none, a symbol of at most 8 bits, raw bits of
+ * which there are not too many; in words of 8 bits a symbol and raw bits. */
 static bool joinable(const prices *p, const cut *c)
 {
-    if (p->bits == BRV_SYMBOL_BITS) return c->n == 2 && p->choice[0][c->edge[1]].way == BRV_RAW;
-    if ((p->bits != 16 && p->bits != 32) || c->n < 2 || c->n > 3) return false;
-    const unsigned top = c->n == 3 ? p->bits - c->edge[1] : 0;
-    const brv_choice *first = &p->choice[c->edge[1]][c->edge[0]], *last = &p->choice[0][c->edge[c->n - 1]];
-    return top <= MOST_TOP && c->edge[c->n - 2] - c->edge[c->n - 1] == BRV_SYMBOL_BITS && last->way == BRV_RAW &&
+    if (c->n < 2 || p->choice[0][c->edge[c->n - 1]].way != BRV_RAW) return false;
+    if (p->bits == BRV_SYMBOL_BITS) return c->n == 2;
+    if ((p->bits != 16 && p->bits != 32) || c->n > 3) return false;
+    const unsigned top = c->n == 3 ? p->bits - c->edge[1] : 0, rest = c->edge[c->n - 1];
+    const brv_choice *first = &p->choice[c->edge[1]][c->edge[0]];
+    return top <= MOST_TOP && c->edge[c->n - 2] - rest <= BRV_SYMBOL_BITS && rest <= (p->bits == 16 ? 14 : 24) &&
            (c->n == 2 || first->way == BRV_CONST || first->way == BRV_SPARSE);
 }
 
@@ -242,17 +244,20 @@ static double merged(const prices *p, const cut *c)
     return sum + BRV_NODE_BYTES + p->t->toll * (double)p->count * ns / 8;
 }
 
-/* The cuts that may be joined; false if there are no more. */
-static bool joined_cut(const prices *p, unsigned number, cut *c)
+/* The next of the cuts that may be joined, by the bits of top and symbol; false if there are no more. */
+static bool joined_cut(const prices *p, unsigned *top, unsigned *symbol, cut *c)
 {
-    if (number > MOST_TOP) return false;
     if (p->bits == BRV_SYMBOL_BITS) {
-        *c = (cut){{p->bits, number + 1, 0}, 2};
-        return true;
+        *c = (cut){{p->bits, BRV_SYMBOL_BITS - --*symbol, 0}, 2};
+        return BRV_SYMBOL_BITS - *symbol <= MOST_TOP + 1;
     }
     if (p->bits != 16 && p->bits != 32) return false;
-    const unsigned top = number, rest = p->bits - top - BRV_SYMBOL_BITS;
-    *c = top ? (cut){{p->bits, p->bits - top, rest, 0}, 3} : (cut){{p->bits, rest, 0}, 2};
+    if (--*symbol < LEAST_SYMBOL || p->bits - *top - *symbol > 24) {
+        *symbol = BRV_SYMBOL_BITS;
+        if (++*top > MOST_TOP) return false;
+    }
+    const unsigned rest = p->bits - *top - *symbol;
+    *c = *top ? (cut){{p->bits, p->bits - *top, rest, 0}, 3} : (cut){{p->bits, rest, 0}, 2};
     return true;
 }
 
@@ -265,7 +270,8 @@ static void best_cut(prices *p, cut *best)
     }
     double least = merged(p, best);
     cut other;
-    for (unsigned number = 0; joined_cut(p, number, &other); number++) {
+    unsigned top = 0, symbol = BRV_SYMBOL_BITS + (p->bits > BRV_SYMBOL_BITS);
+    while (joined_cut(p, &top, &symbol, &other)) {
         double floor = 0;
         for (unsigned i = 0; i < other.n; i++) floor += p->rank[other.edge[i + 1]][other.edge[i]] - p->toll;
         if (floor >= least) continue;

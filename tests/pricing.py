@@ -14,7 +14,7 @@ from brevisfs._native import huffman_lengths
 from brevisfs._native._plan import CHUNK, COARSE_BITS
 from brevisfs.dsl import Huffman, Lit, Pack, Rans, Sparse, Tunstall, Zstd
 from brevisfs.synth import _times
-from brevisfs.synth._fields import JOINED_BITS, MOST_TOP, Field, field_time, merged
+from brevisfs.synth._fields import JOINED_REST, MOST_TOP, Field, field_time, merged
 from brevisfs.synth._literal import (
     CODE_BITS,
     NODE_BYTES,
@@ -326,12 +326,13 @@ def split(sample: Sample, settings: Settings) -> Choice:
 def _joined(bits: int) -> list[tuple[int, ...]]:
     if bits == SYMBOL_BITS:
         return [(0, rest, bits) for rest in range(1, MOST_TOP + 2)]
-    if bits not in JOINED_BITS:
+    if bits not in JOINED_REST:
         return []
-    rest = bits - SYMBOL_BITS
     return [
-        (0, rest, bits),
-        *((0, rest - top, bits - top, bits) for top in range(1, MOST_TOP + 1) if rest > top),
+        (0, bits - top - symbol, *((bits - top,) if top else ()), bits)
+        for top in range(MOST_TOP + 1)
+        for symbol in range(SYMBOL_BITS, 4, -1)
+        if bits - top - symbol <= 24
     ]
 
 

@@ -17,9 +17,10 @@ from brevisfs.synth._literal import NODE_BYTES, SYMBOL_BITS, Choice, Extent, His
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample, Words
 
-JOINED_BITS = (16, 32)
+JOINED_REST = {16: 14, 32: 24}
+"""Most raw bits of a word that one pass puts together, by its bits."""
 MOST_TOP = 3
-"""Bits of the words that one pass decodes, and of what may stand above the 8-bit symbol there."""
+"""Bits of what may stand above the symbol there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,17 @@ def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
 
     That is a top that hardly varies, a symbol and raw bits; in bytes a symbol and raw bits.
     """
+    if len(parts) < 2 or parts[-1][1] != Lit(Raw()):
+        return False
     if bits == SYMBOL_BITS:
-        return len(parts) == 2 and parts[-1][1] == Lit(Raw())
+        return len(parts) == 2
     fields, nodes = [field for field, _ in parts], [node for _, node in parts]
-    top = bits - fields[-2].high if 2 <= len(parts) <= 3 else MOST_TOP + 1
     return (
-        bits in JOINED_BITS
-        and top <= MOST_TOP
-        and (top > 0) == (len(parts) == 3)
-        and fields[-2].width == SYMBOL_BITS
-        and nodes[-1] == Lit(Raw())
+        bits in JOINED_REST
+        and len(parts) <= 3
+        and bits - fields[-2].high <= MOST_TOP
+        and fields[-2].width <= SYMBOL_BITS
+        and fields[-1].width <= JOINED_REST[bits]
         and (
             len(nodes) == 2
             or isinstance(nodes[0], Const)

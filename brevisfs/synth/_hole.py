@@ -144,7 +144,7 @@ class Hole:
         Turned, the exponent leads and what is kept raw lies together, which decodes faster; any cut that
         leaves the sign alone costs the same either way.
         """
-        return self.floating and self.bits > SYMBOL_BITS and self.depth + 2 <= MAX_DEPTH
+        return self.floating and self.bits >= SYMBOL_BITS and self.depth + 2 <= MAX_DEPTH
 
     def below(self, steps: tuple[Step, ...]) -> Hole:
         """The hole under these Maps and Scans."""

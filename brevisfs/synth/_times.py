@@ -9,10 +9,9 @@ What counts is how they stand to each other.
 LOOKUP = 0.85
 """One look into a Huffman table, which yields up to five words."""
 
-RANS, RANS_FEW = 3.0, 0.3
+RANS, RANS_FEW = 1.5, 0.3
 """With tables of any number of symbols, and of at most 64. The former takes 0.5 with AVX-512, 1.4 with AVX2,
-2 to 3 without: the last, for archives are read on other machines too. The latter are looked up in registers:
-0.27 with AVX-512; elsewhere as the former."""
+2 to 3 without; the latter are looked up in registers with AVX-512, and take 0.27, elsewhere as the former."""
 
 TUNSTALL = 0.35
 """One codeword, whatever it stands for."""
