@@ -4,7 +4,7 @@
 else.
 
 Writing: one file is written from its beginning in pieces of one size, in turn to a folder, through a
-pass-through mount of it and through BrevisFS without recompression, and the medians are compared. Nothing is
+pass-through mount of it and through BrevisFS without recompression, and compared round by round. Nothing is
 synced, so that it is the way to the page cache which is measured.
 
 Packing: an archive is read through the mount, by turns while the worker that packs another file is stopped
@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyfuse3
@@ -78,13 +79,23 @@ def write(path: Path, size: int, piece: int) -> float:
     return speed
 
 
-def measure(folders: dict[str, Path], size: int, piece: int, rounds: int) -> dict[str, float]:
-    """The median speed in each folder, in turn."""
-    speeds: dict[str, list[float]] = {name: [] for name in folders}
+@dataclass
+class Times:
+    """Of one system, a figure a round: seconds on the clock, and the daemon's of processor time."""
+
+    clock: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+
+def measure(systems: Sequence[System], size: int, piece: int, rounds: int) -> dict[str, Times]:
+    """How long each takes to write a file, by turns."""
+    times = {system.name: Times() for system in systems}
     for _ in range(rounds):
-        for name, folder in folders.items():
-            speeds[name].append(write(folder / "file", size, piece))
-    return {name: statistics.median(found) for name, found in speeds.items()}
+        for system in systems:
+            processor = system.processor()
+            times[system.name].clock.append(size / write(system.folder / "file", size, piece))
+            times[system.name].processor.append(system.processor() - processor)
+    return times
 
 
 def main() -> None:
@@ -111,22 +122,30 @@ def writing(top: Path, quick: bool) -> None:
         assert serving.stdout is not None
         assert serving.stdout.readline() == b"answers\n"
         options = MountOptions(recompression=RecompressionOptions(enabled=False), log=top / "log")
-        mount_background(store, mounted, options)
+        daemon = mount_background(store, mounted, options)
+        systems = [
+            System("folder", folder, folder),
+            System("pass-through", passed, folder, daemon=serving.pid),
+            System("BrevisFS", mounted, store, daemon=daemon),
+        ]
         try:
-            _report({"folder": folder, "pass-through": passed, "BrevisFS": mounted}, quick)
+            _report(systems, quick)
         finally:
             umount(mounted)
             subprocess.run(["fusermount3", "-u", passed], check=True)
 
 
-def _report(folders: dict[str, Path], quick: bool) -> None:
-    print(f"{'piece':>10} {'folder':>10} {'pass-through':>14} {'BrevisFS':>10}  of pass-through")
+def _report(systems: Sequence[System], quick: bool) -> None:
+    _, peer, ours = systems
+    print(f"{'piece':>8} {'folder':>10} {'pass-through':>13} {'BrevisFS':>10}  of pass-through; daemons' ms/GB")
     for piece in PIECES:
         size = 16384 * min(piece, 32768) // (64 if quick else 1)
-        found = measure(folders, size, piece, 1 if quick else 5)
-        speeds = [f"{found[name] / 1e6:.0f} MB/s" for name in folders]
-        ratio = found["BrevisFS"] / found["pass-through"]
-        print(f"{piece:>10} {speeds[0]:>10} {speeds[1]:>14} {speeds[2]:>10}  {ratio:.2f}")
+        found = measure(systems, size, piece, 1 if quick else 7)
+        medians = [statistics.median(found[system.name].clock) for system in systems]
+        speeds = [f"{size / seconds / 1e6:.0f} MB/s" for seconds in medians]
+        ratio = shown(per_round(found[peer.name].clock, found[ours.name].clock))
+        taken = [round(statistics.mean(found[one.name].processor) * 1e12 / size) for one in (peer, ours)]
+        print(f"{piece:>8} {speeds[0]:>10} {speeds[1]:>13} {speeds[2]:>10}  {ratio}; {taken[0]} and {taken[1]}")
 
 
 BESIDE = {
