@@ -24,6 +24,7 @@ from brevisfs.archive import (
     Reader,
     UnsupportedArchive,
     VerifyReport,
+    _layout,
     is_archive,
     original_length,
     verify,
@@ -423,6 +424,21 @@ def test_a_program_that_breaks_a_rule_costs_its_section_alone(changes: dict[str,
     faults = checked(data).faults
     assert [(type(fault), fault.begin, fault.end) for fault in faults] == [(DamagedArchive, 72, 272)]
     assert_rest_reads(data, original([sample()[0], part, sample()[3]]), [(72, 272)])
+
+
+@pytest.mark.parametrize("limit", ["MAX_PROGRAM", "MAX_SHARED"])
+def test_a_program_or_shared_parts_above_their_limit_cost_their_section(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = sample()
+    data = assemble(parts)
+    length = len(parts[1].wire if limit == "MAX_PROGRAM" else parts[1].shared)
+    monkeypatch.setattr(_layout, limit, length)
+    assert checked(data).ok
+    monkeypatch.setattr(_layout, limit, length - 1)
+    faults = checked(data).faults
+    assert [(type(fault), fault.begin, fault.end) for fault in faults] == [(DamagedArchive, 72, 272)]
+    assert "a rule of the format" in str(faults[0])
 
 
 def test_a_damaged_payload_to_repeat_costs_its_section_alone() -> None:
