@@ -137,7 +137,8 @@ def writing(top: Path, quick: bool) -> None:
 
 def _report(systems: Sequence[System], quick: bool) -> None:
     _, peer, ours = systems
-    print(f"{'piece':>8} {'folder':>10} {'pass-through':>13} {'BrevisFS':>10}  of pass-through; daemons' ms/GB")
+    # The last two are the processor time of the daemons.
+    print(f"{'piece':>8} {'folder':>10} {'pass-through':>13} {'BrevisFS':>10}  of pass-through; ms/GB")
     for piece in PIECES:
         size = 16384 * min(piece, 32768) // (64 if quick else 1)
         found = measure(systems, size, piece, 1 if quick else 7)
@@ -145,7 +146,8 @@ def _report(systems: Sequence[System], quick: bool) -> None:
         speeds = [f"{size / seconds / 1e6:.0f} MB/s" for seconds in medians]
         ratio = shown(per_round(found[peer.name].clock, found[ours.name].clock))
         taken = [round(statistics.mean(found[one.name].processor) * 1e12 / size) for one in (peer, ours)]
-        print(f"{piece:>8} {speeds[0]:>10} {speeds[1]:>13} {speeds[2]:>10}  {ratio}; {taken[0]} and {taken[1]}")
+        line = f"{piece:>8} {speeds[0]:>10} {speeds[1]:>13} {speeds[2]:>10}  {ratio}"
+        print(f"{line}; {taken[0]} and {taken[1]}")
 
 
 BESIDE = {
