@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import resource
 import time
 from typing import Any, Protocol
 
@@ -29,7 +30,8 @@ from brevisfs.store import (
 log = logging.getLogger("brevisfs.fs")
 
 _PIECE = 4 << 20
-# A write that takes longer than this many seconds was held up; those of the next second may be too.
+# A write that takes longer than this many seconds was held up, by the disk or by other processes on this
+# processor; those of the next second may be too.
 _PATIENCE = 0.005
 _THROTTLED = 1.0
 _UNPACKERS = 4
@@ -57,7 +59,7 @@ class Writing(Files):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.watcher: Watcher | None = None
-        self._throttled_until = 0.0
+        self._doubted_until = self._throttled_until = 0.0
         self._unpacking: dict[Inode, trio.Lock] = {}
         # Of their own, because they take long and other requests need threads.
         self._unpackers = trio.CapacityLimiter(_UNPACKERS)
@@ -95,9 +97,12 @@ class Writing(Files):
     def _write_at_once(self, file: int, data: bytes, offset: int) -> int:
         """Writes into the kernel's memory, which takes less than handing it to a thread would.
 
-        The kernel holds up whoever writes faster than the disk can; then it does have to be a thread.
+        The kernel holds up whoever writes faster than the disk can; then it does have to be a thread. But not
+        if it was only that others had the processor: a thread would have to wait for it more often still. Which
+        of the two it was is looked at once a write has been slow.
         """
         began = time.monotonic()
+        slept = _sleeps() if began < self._doubted_until else None
         try:
             return _write_most(file, data, offset)
         except OSError as error:
@@ -105,7 +110,9 @@ class Writing(Files):
         finally:
             now = time.monotonic()
             if now - began > _PATIENCE:
-                self._throttled_until = now + _THROTTLED
+                self._doubted_until = now + 2 * _THROTTLED
+                if slept is not None and _sleeps() > slept:
+                    self._throttled_until = now + _THROTTLED
 
     async def flush(self, fh: int) -> None:
         handle = self.files[fh]
@@ -323,6 +330,11 @@ class Writing(Files):
         if file.nameless is not None:
             let_go(file.nameless)
             file.nameless = os.dup(plain.file)
+
+
+def _sleeps() -> int:
+    """How often this thread has waited for something other than a processor."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _resize_open(file: int, size: int) -> os.stat_result:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import trio
 from pyfuse3 import ROOT_INODE, FUSEError
 
 from brevisfs.archive import Reader
+from brevisfs.fs import _writing
 from brevisfs.fs._backing import Backings
 from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
@@ -145,6 +147,42 @@ def test_two_writers_unpack_once_and_readers_follow(root: Path) -> None:
 
     with descriptors():
         serving(root, test, gate.reader)
+
+
+def _sleep() -> None:
+    time.sleep(0.01)
+
+
+def _be_busy() -> None:
+    end = time.monotonic() + 0.01
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize(("slow", "in_threads"), [(_sleep, [False, False, True]), (_be_busy, 3 * [False])])
+def test_what_the_disk_holds_up_is_written_by_a_thread(
+    root: Path, monkeypatch: pytest.MonkeyPatch, slow: Callable[[], None], in_threads: list[bool]
+) -> None:
+    """Not what waits for a processor alone."""
+    loop = threading.current_thread()
+    seen = []
+
+    def write(file: int, data: bytes, offset: int) -> int:
+        seen.append(threading.current_thread() is not loop)
+        slow()
+        return len(data)
+
+    monkeypatch.setattr(_writing, "_write_most", write)
+    (root / "m").touch()
+
+    async def test(operations: Operations) -> None:
+        handle = await opened(operations, os.O_WRONLY, b"m")
+        for _ in range(3):
+            assert await operations.write(handle, 0, b"x") == 1
+        await operations.release(handle)
+
+    serving(root, test)
+    assert seen == in_threads
 
 
 def test_renamed_with_its_folder_while_it_is_unpacked(root: Path) -> None:
