@@ -98,8 +98,8 @@ class Writing(Files):
         """Writes into the kernel's memory, which takes less than handing it to a thread would.
 
         The kernel holds up whoever writes faster than the disk can; then it does have to be a thread. But not
-        if it was only that others had the processor: a thread would have to wait for it more often still. Which
-        of the two it was is looked at once a write has been slow.
+        if it was only that others had the processor: a thread would have to wait for it more often still.
+        Which of the two it was is looked at once a write has been slow.
         """
         began = time.monotonic()
         slept = _sleeps() if began < self._doubted_until else None
