@@ -110,7 +110,8 @@ def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings)
 @lru_cache
 def tolls(settings: Settings) -> _plan.Tolls:
     """What the profile pays for decoding."""
-    return _plan.tolls(settings.toll, settings.lanes, {name: getattr(_times, name.upper()) for name in _plan.TIMED})
+    times = {name: getattr(_times, name.upper()) for name in _plan.TIMED}
+    return _plan.tolls(settings.toll, settings.lanes, times)
 
 
 def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> Choice:

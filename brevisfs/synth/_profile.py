@@ -20,8 +20,8 @@ class Settings:
 
     `toll` is what a nanosecond of decoding a word costs, in bits of that word; `lanes` those of rANS in
     long streams: 64 decode in half the time of 32 and take 0.012 bits a word more, with blocks of 65,536;
-    `tables` the most that a literal has. More than FEW_TABLES have to save the share `many_tables` of a tensor: a reader
-    holds 16 KiB for each.
+    `tables` the most that a literal has. More than FEW_TABLES have to save the share `many_tables` of a
+    tensor: a reader holds 16 KiB for each.
     """
 
     toll: float
