@@ -61,33 +61,27 @@ typedef struct {
     uint32_t freq, start;
 } rans_step;
 
-/* What slot j of a bucket stands for: a symbol, its frequency, and j + offset is the slot's rank among the symbol's. */
-typedef struct {
-    uint16_t freq, symbol;
-    int32_t offset;
-} rans_choice;
-
-/* The same by bucket, for tables of 64 buckets and symbols of bytes: from slot `own` on a bucket is of the symbol of
- * bucket `alias`. */
+/* The same by bucket, for tables of at most 64 symbols, of bytes: from slot `own` on a bucket is of the symbol of bucket
+ * `alias`; rank: slot of the bucket, + offset if it is the alias's. For encoding: where the slots of a symbol by rank
+ * start, and a symbol's number. */
 typedef struct {
     uint16_t own[64], alias[64], freq[64], alias_freq[64], offset[64];
     uint16_t start[64];
-    uint8_t symbol[64], number[256]; /* of the buckets' own symbols, and the other way round */
+    uint8_t symbol[64], number[256];
 } rans_lookups;
 
 #define NO_NUMBER 0xff
 
-/* One rANS table of 2^prob_bits slots in buckets (docs/format.md). */
+/* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), rank (0-15), and symbol. For bytes and at most 12
+ * bits also in one word: frequency - 1 (bits 20-31), rank (8-19), symbol (0-7). */
 typedef struct {
-    uint32_t buckets, bucket_bits; /* 2^bucket_bits slots each */
-    uint16_t *own;                 /* of a bucket: slots that are its own symbol's */
-    rans_choice *choice;           /* two a bucket: of its own slots and of the others */
-    rans_lookups *lookups;         /* or NULL */
-    /* For bytes and at most 12 bits, by slot: frequency - 1 (bits 20-31), rank (8-19), symbol (0-7). */
+    uint32_t *slot;
+    uint16_t *symbol;
     uint32_t *packed;
-    uint32_t *freq;  /* 2^b */
-    rans_step *step; /* 2^b, for encoding */
-    uint16_t *slot;  /* 2^prob_bits, likewise */
+    rans_lookups *lookups; /* or NULL */
+    uint32_t *freq;        /* 2^b */
+    rans_step *step;       /* 2^b, for encoding */
+    uint16_t *by_rank;     /* slots, likewise */
 } rans_table;
 
 /* One Tunstall dictionary, 2^k entries: up to 7 words from the lowest byte, their number in the top byte

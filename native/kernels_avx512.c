@@ -190,10 +190,10 @@ static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x
     const uint8_t *p = item->p;
     const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
     const __m512i one = _mm512_set1_epi16(1), up = _mm512_set1_epi16((short)(16 - prob_bits)),
-                  inner = _mm512_set1_epi16((short)((1 << t->bucket_bits) - 1)),
+                  inner = _mm512_set1_epi16((short)((1 << (prob_bits - 6)) - 1)),
                   outer = _mm512_set1_epi16((short)~((1u << prob_bits) - 1)),
-                  /* both bytes of a word: its bits from bucket_bits on */
-                  within = _mm512_set1_epi64((long long)(t->bucket_bits * EVERY_BYTE(1) + 0x3030202010100000u)),
+                  /* both bytes of a word: the bits that tell its bucket */
+                  within = _mm512_set1_epi64((long long)((prob_bits - 6) * EVERY_BYTE(1) + 0x3030202010100000u)),
                   symbol = _mm512_loadu_si512(l->symbol);
     __m512i evens, low[2], high[2], own, alias, freq_low, freq_high, alias_freq_low, alias_freq_high, offset_low,
         offset_high, none;
@@ -254,9 +254,9 @@ static __m512i nearly_divided(__m512i x, __m512i freq)
 }
 
 /* The slots of 16 ranks. */
-static __m512i slots_of(const uint16_t *slot, __m256i at)
+static __m512i slots_of(const uint16_t *by_rank, __m256i at)
 {
-    return _mm512_i32gather_epi32(_mm512_cvtepu16_epi32(at), slot, 2);
+    return _mm512_i32gather_epi32(_mm512_cvtepu16_epi32(at), by_rank, 2);
 }
 
 /* As decoding does, with the same look-ups. */
@@ -301,8 +301,8 @@ static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, con
             q = _mm512_mask_sub_epi16(q, under, q, _mm512_set1_epi16(-1));
             rank = _mm512_mask_sub_epi16(rank, under, rank, freq);
             const __m512i at = _mm512_and_si512(_mm512_add_epi16(start, rank), slots); /* whatever an absent one has */
-            const __m512i slot = words_of(slots_of(t->slot, _mm512_castsi512_si256(at)),
-                                          slots_of(t->slot, _mm512_extracti64x4_epi64(at, 1)));
+            const __m512i slot = words_of(slots_of(t->by_rank, _mm512_castsi512_si256(at)),
+                                          slots_of(t->by_rank, _mm512_extracti64x4_epi64(at, 1)));
             low[h] = _mm512_or_si512(_mm512_sllv_epi16(q, up), slot);
             high[h] = _mm512_srlv_epi16(q, down);
         }

@@ -789,10 +789,9 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
  * no round that there are enough of needs a check. Without branches: what is due next cannot be foreseen. */
 #define RANS_LANE(W, NEXT)                                                                                 \
     {                                                                                                      \
-        const uint32_t v = x[lane], bucket = (v & msk) >> t->bucket_bits, j = v & inner;                   \
-        const rans_choice c = t->choice[2 * bucket + (j >= t->own[bucket])];                               \
-        out[i + lane] = (W)c.symbol;                                                                       \
-        const uint32_t y = c.freq * (v >> prob_bits) + j + (uint32_t)c.offset, due = y <= msk;             \
+        const uint32_t v = x[lane], e = t->slot[v & msk];                                                  \
+        out[i + lane] = (W)t->symbol[v & msk];                                                             \
+        const uint32_t y = (e >> 16) * (v >> prob_bits) + (e & 0xffff), due = y <= msk;                    \
         x[lane] = y << (due << 4) | (NEXT & (0 - due));                                                    \
         p += due << 1;                                                                                     \
     }
@@ -800,7 +799,7 @@ static bool k_huff_encode(bit_writer *bw, const huff_table *t, unsigned containe
     static int rans_run_##W(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,    \
                             W *out, size_t from, size_t to)                                                        \
     {                                                                                                              \
-        const uint32_t msk = ((uint32_t)1 << prob_bits) - 1, inner = ((uint32_t)1 << t->bucket_bits) - 1;          \
+        const uint32_t msk = ((uint32_t)1 << prob_bits) - 1;                                                       \
         const uint8_t *p = item->p;                                                                                \
         size_t i = from;                                                                                           \
         for (; to - i >= lanes && (size_t)(item->end - p) >= 2 * (size_t)lanes; i += lanes)                        \
@@ -851,7 +850,7 @@ static uint16_t *rans_encode_run(const rans_table *t, unsigned prob_bits, unsign
         v >>= due << 4;
         const uint32_t q = (uint32_t)(v * s->inverse >> INVERSE_BITS);
         all &= s->freq != 0;
-        x[lane] = (q << prob_bits) + t->slot[(s->start + v - q * s->freq) & msk];
+        x[lane] = (q << prob_bits) + t->by_rank[(s->start + v - q * s->freq) & msk];
     }
     return all ? w : NULL;
 }

@@ -1,5 +1,5 @@
 /* Interleaved rANS with 32-bit states and 16-bit renormalisation (after Duda 2013 and Giesen's "Interleaved entropy
- * coders", 2014), slots dealt to symbols by the alias method (Walker 1977). */
+ * coders", 2014), slots dealt to few symbols by the alias method (Walker 1977). */
 #include "internal.h"
 
 int brv_rans_frequencies(const uint64_t *hist, size_t n, unsigned prob_bits, uint32_t *freq)
@@ -78,104 +78,118 @@ int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *fre
     return sum == (uint64_t)1 << prob_bits ? 0 : BRV_TABLE;
 }
 
-/* Deals the slots of the n buckets to the symbols with a frequency (u of them). Bucket i is of symbol i as far as its
- * share of the frequency goes (own), the rest of it of another one (alias). The lowest bucket that is not full is
- * filled from the lowest one that is, so both only go up, but for a bucket that gave so much that it is the next. */
-static void deal_slots(const uint32_t *freq, size_t u, size_t n, uint32_t size, uint32_t *own, uint32_t *alias)
+#define BUCKETS 64
+
+/* The symbols of a table, the most frequent first, equal ones by symbol. */
+static void by_frequency(const uint32_t *freq, size_t n, uint16_t symbol[BUCKETS])
 {
-    for (size_t i = 0; i < n; i++) {
-        own[i] = i < u ? freq[i] : 0;
-        alias[i] = (uint32_t)i;
-    }
-    size_t low = 0, full = 0;
-    while (full < n && own[full] < size) full++;
-    while (low < n && own[low] >= size) low++;
-    for (size_t next = low; next < n;) {
-        alias[next] = (uint32_t)full;
-        own[full] -= size - own[next];
-        const size_t gave = full;
-        const bool drained = own[full] < size;
-        if (drained)
-            for (full++; full < n && own[full] < size;) full++;
-        if (next == low)
-            for (low++; low < n && own[low] >= size;) low++;
-        next = drained && gave < low ? gave : low;
+    size_t u = 0;
+    for (size_t s = 0; s < n; s++) {
+        if (!freq[s]) continue;
+        size_t at = u++;
+        for (; at && freq[symbol[at - 1]] < freq[s]; at--) symbol[at] = symbol[at - 1];
+        symbol[at] = (uint16_t)s;
     }
 }
 
-/* What vectors look up. */
-static void fill_lookups(rans_table *t, const uint32_t *own, const uint32_t *alias)
+/* Deals the slots in buckets of `size`: bucket i is of symbol i as far as its frequency reaches (own), the rest of it of
+ * another one (alias). Who has more than a bucket gives in proportion to that, so that the slots of a symbol lie evenly
+ * spread, as good coding with small states asks. */
+static void deal_buckets(const uint32_t *freq, const uint16_t *symbol, size_t u, uint32_t size, uint32_t own[BUCKETS],
+                         unsigned alias[BUCKETS])
 {
-    rans_lookups *l = t->lookups;
-    for (size_t i = 0; i < 64; i++) {
-        const rans_choice *a = &t->choice[2 * i], *b = a + 1;
+    uint64_t excess[BUCKETS] = {0}, given[BUCKETS] = {0};
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        own[i] = i < u ? freq[symbol[i]] : 0;
+        if (own[i] > size) excess[i] = own[i] - size;
+        alias[i] = i;
+    }
+    for (unsigned low = 0; low < BUCKETS;) {
+        if (own[low] >= size || alias[low] != low) {
+            low++;
+            continue;
+        }
+        unsigned giver = BUCKETS;
+        for (unsigned k = 0; k < BUCKETS; k++)
+            if (alias[k] == k && own[k] > size &&
+                (giver == BUCKETS || (given[k] + size) * excess[giver] < (given[giver] + size) * excess[k]))
+                giver = k;
+        const uint32_t needed = size - own[low];
+        alias[low] = giver;
+        given[giver] += needed;
+        own[giver] -= needed;
+        if (own[giver] < size && giver < low) low = giver;
+    }
+}
+
+/* Fills the table's slots, and what vectors look up, of at most 64 symbols of which one or more have a frequency. */
+static void fill_buckets(rans_table *t, const uint16_t *symbol, size_t u, unsigned prob_bits)
+{
+    const uint32_t size = (uint32_t)1 << prob_bits >> 6;
+    uint32_t own[BUCKETS], next[BUCKETS];
+    unsigned alias[BUCKETS];
+    deal_buckets(t->freq, symbol, u, size, own, alias);
+    memcpy(next, own, sizeof next);
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        const unsigned from = alias[i];
+        const uint32_t offset = from == i ? 0 : next[from] - own[i];
+        if (from != i) next[from] += size - own[i];
+        for (uint32_t j = 0; j < size; j++) {
+            const uint16_t s = symbol[j < own[i] ? i : from];
+            t->slot[i * size + j] = t->freq[s] << 16 | (j < own[i] ? j : j + offset);
+            t->symbol[i * size + j] = s;
+        }
+        if (!t->lookups) continue;
+        rans_lookups *l = t->lookups;
         /* A bucket without an alias is its own from slot 0 on: the size of a bucket may not fit a byte. */
-        l->own[i] = alias[i] == i ? 0 : (uint16_t)own[i];
-        l->alias[i] = (uint16_t)alias[i];
-        l->freq[i] = a->freq;
-        l->alias_freq[i] = b->freq;
-        l->offset[i] = (uint16_t)b->offset;
-        l->symbol[i] = (uint8_t)a->symbol;
-    }
-    uint16_t start = 0;
-    memset(l->number, NO_NUMBER, sizeof l->number);
-    for (size_t i = 0; i < 64 && l->freq[i]; i++) {
-        l->number[l->symbol[i]] = (uint8_t)i;
-        l->start[i] = start;
-        start = (uint16_t)(start + l->freq[i]);
+        l->own[i] = from == i ? 0 : (uint16_t)own[i];
+        l->alias[i] = (uint16_t)from;
+        l->offset[i] = (uint16_t)offset;
+        l->freq[i] = (uint16_t)(i < u ? t->freq[symbol[i]] : 0);
+        l->alias_freq[i] = (uint16_t)t->freq[symbol[from]];
+        l->symbol[i] = (uint8_t)(i < u ? symbol[i] : 0);
     }
 }
 
-static void fill_packed(rans_table *t, unsigned prob_bits)
+/* Deals the slots of any number of symbols: each symbol's in strides, ranks by rising slot (as Collet's FSE does). */
+static int fill_strides(rans_table *t, size_t n, unsigned prob_bits)
 {
-    for (uint32_t slot = 0; slot < (uint32_t)1 << prob_bits; slot++) {
-        const uint32_t bucket = slot >> t->bucket_bits, j = slot & (((uint32_t)1 << t->bucket_bits) - 1);
-        const rans_choice *c = &t->choice[2 * bucket + (j >= t->own[bucket])];
-        t->packed[slot] = (uint32_t)(c->freq - 1) << 20 | (j + (uint32_t)c->offset) << 8 | c->symbol;
+    uint32_t *seen = calloc(n, sizeof *seen);
+    if (!seen) return BRV_NO_MEMORY;
+    const uint32_t slots = (uint32_t)1 << prob_bits, stride = (slots >> 1) + (slots >> 3) + 3;
+    uint32_t at = 0;
+    for (size_t s = 0; s < n; s++)
+        for (uint32_t k = 0; k < t->freq[s]; k++, at = (at + stride) & (slots - 1)) t->symbol[at] = (uint16_t)s;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+        const uint16_t s = t->symbol[slot];
+        t->slot[slot] = t->freq[s] << 16 | seen[s]++;
     }
+    free(seen);
+    return 0;
 }
 
 static int load_table(rans_table *t, cursor *c, unsigned bits, unsigned prob_bits)
 {
-    const size_t symbols = (size_t)1 << bits;
-    size_t u = 0, n = 64;
-    if (!(t->freq = malloc(symbols * sizeof *t->freq))) return BRV_NO_MEMORY;
-    int rc = rans_read_frequencies(c, symbols, prob_bits, t->freq);
+    const size_t n = (size_t)1 << bits, slots = (size_t)1 << prob_bits;
+    uint16_t symbol[BUCKETS];
+    t->freq = malloc(n * sizeof *t->freq);
+    t->slot = malloc(slots * sizeof *t->slot);
+    t->symbol = malloc(slots * sizeof *t->symbol);
+    if (!t->freq || !t->slot || !t->symbol) return BRV_NO_MEMORY;
+    int rc = rans_read_frequencies(c, n, prob_bits, t->freq);
     if (rc) return rc;
-    for (size_t s = 0; s < symbols; s++) u += t->freq[s] != 0;
-    while (n < u) n *= 2;
-    t->buckets = (uint32_t)n;
-    for (t->bucket_bits = prob_bits; n >> (prob_bits - t->bucket_bits) > 1; t->bucket_bits--) continue;
-    const uint32_t size = (uint32_t)1 << t->bucket_bits;
-    t->own = malloc(n * sizeof *t->own);
-    t->choice = calloc(2 * n, sizeof *t->choice);
-    uint32_t *freq = malloc(u * sizeof *freq), *own = malloc(2 * n * sizeof *own), *alias = own + n;
-    uint32_t *next = malloc(n * sizeof *next);
-    rc = t->own && t->choice && freq && own && next ? 0 : BRV_NO_MEMORY;
-    if (!rc) {
-        u = 0;
-        for (size_t s = 0; s < symbols; s++)
-            if (t->freq[s]) {
-                t->choice[2 * u] = (rans_choice){.freq = (uint16_t)t->freq[s], .symbol = (uint16_t)s};
-                freq[u++] = t->freq[s];
-            }
-        deal_slots(freq, u, n, size, own, alias);
-        memcpy(next, own, n * sizeof *next);
-        for (size_t i = 0; i < n; i++) {
-            const uint32_t from = alias[i];
-            t->own[i] = (uint16_t)own[i];
-            t->choice[2 * i + 1] = t->choice[2 * from];
-            if (from == i) continue; /* all of it is its own */
-            t->choice[2 * i + 1].offset = (int32_t)(next[from] - own[i]);
-            next[from] += size - own[i];
-        }
-        if (n == 64 && bits <= 8 && (t->lookups = malloc(sizeof *t->lookups))) fill_lookups(t, own, alias);
-        if (prob_bits <= 12 && bits <= 8 && (t->packed = malloc(sizeof *t->packed << prob_bits))) fill_packed(t, prob_bits);
-    }
-    free(freq);
-    free(own);
-    free(next);
-    return rc;
+    size_t u = 0;
+    for (size_t s = 0; s < n; s++) u += t->freq[s] != 0;
+    if (u <= BUCKETS) {
+        if (bits <= 8 && !(t->lookups = calloc(1, sizeof *t->lookups))) return BRV_NO_MEMORY;
+        by_frequency(t->freq, n, symbol);
+        fill_buckets(t, symbol, u, prob_bits);
+    } else if ((rc = fill_strides(t, n, prob_bits))) return rc;
+    if (prob_bits > 12 || bits > 8) return 0;
+    if (!(t->packed = malloc(slots * sizeof *t->packed))) return BRV_NO_MEMORY;
+    for (size_t i = 0; i < slots; i++)
+        t->packed[i] = ((t->slot[i] >> 16) - 1) << 20 | (t->slot[i] & 0xffff) << 8 | t->symbol[i];
+    return 0;
 }
 
 int rans_load(node *nd, cursor *c)
@@ -195,8 +209,8 @@ int rans_prepare_encode(node *nd)
     for (uint32_t i = 0; i < nd->tables; i++) {
         rans_table *t = &nd->rans[i];
         t->step = calloc(symbols, sizeof *t->step);
-        t->slot = malloc((sizeof *t->slot << nd->max_len) + sizeof(uint32_t)); /* it is read by u32 */
-        if (!t->step || !t->slot) return BRV_NO_MEMORY;
+        t->by_rank = malloc((sizeof *t->by_rank << nd->max_len) + sizeof(uint32_t)); /* it is read by u32 */
+        if (!t->step || !t->by_rank) return BRV_NO_MEMORY;
         uint32_t start = 0;
         for (size_t s = 0; s < symbols; s++) {
             const uint64_t f = t->freq[s];
@@ -208,10 +222,14 @@ int rans_prepare_encode(node *nd)
             };
             start += (uint32_t)f;
         }
-        for (uint32_t slot = 0; slot < (uint32_t)1 << nd->max_len; slot++) {
-            const uint32_t bucket = slot >> t->bucket_bits, j = slot & (((uint32_t)1 << t->bucket_bits) - 1);
-            const rans_choice *c = &t->choice[2 * bucket + (j >= t->own[bucket])];
-            t->slot[t->step[c->symbol].start + j + (uint32_t)c->offset] = (uint16_t)slot;
+        for (uint32_t slot = 0; slot < (uint32_t)1 << nd->max_len; slot++)
+            t->by_rank[t->step[t->symbol[slot]].start + (t->slot[slot] & 0xffff)] = (uint16_t)slot;
+        rans_lookups *l = t->lookups;
+        if (!l) continue;
+        memset(l->number, NO_NUMBER, sizeof l->number);
+        for (size_t k = 0; k < 64 && l->freq[k]; k++) {
+            l->number[l->symbol[k]] = (uint8_t)k;
+            l->start[k] = (uint16_t)t->step[l->symbol[k]].start;
         }
     }
     return 0;
@@ -221,8 +239,8 @@ void rans_free(node *nd)
 {
     if (!nd->rans) return;
     for (uint32_t i = 0; i < nd->tables; i++) {
-        free(nd->rans[i].own);
-        free(nd->rans[i].choice);
+        free(nd->rans[i].symbol);
+        free(nd->rans[i].by_rank);
         free(nd->rans[i].lookups);
         free(nd->rans[i].packed);
         free(nd->rans[i].freq);

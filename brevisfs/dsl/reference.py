@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, pairwise
 from typing import Protocol
@@ -71,6 +72,7 @@ __all__ = [
     "unsliced",
 ]
 
+BUCKETS = 64
 GROUP = 256
 MAX_STRING = 7
 
@@ -805,23 +807,38 @@ class _Slots:
 
 
 def deal_slots(table: Table, prob_bits: int) -> _Slots:
-    """The alias method, as in docs/format.md: buckets of slots, each of one symbol or two."""
-    symbols = list(table)
-    buckets = max(64, 1 << (len(symbols) - 1).bit_length())
-    size = (1 << prob_bits) // buckets
-    own = [*table.values(), *[0] * (buckets - len(symbols))]
+    """The slots of a table as docs/format.md deals them, in buckets or in strides."""
+    dealt = _in_buckets(table, prob_bits) if len(table) <= BUCKETS else _in_strides(table, prob_bits)
+    stands_for = {slot: (symbol, rank) for symbol in table for rank, slot in enumerate(dealt[symbol])}
+    return _Slots([stands_for[slot] for slot in range(1 << prob_bits)], dealt)
+
+
+def _in_buckets(table: Table, prob_bits: int) -> dict[int, list[int]]:
+    symbols = sorted(table, key=lambda symbol: (-table[symbol], symbol))
+    size = (1 << prob_bits) // BUCKETS
+    own = [table[symbol] for symbol in symbols] + [0] * (BUCKETS - len(symbols))
+    excess, given = [max(0, each - size) for each in own], [0] * BUCKETS
     alias: dict[int, int] = {}
-    while low := [i for i in range(buckets) if i not in alias and own[i] < size]:
-        full = next(i for i in range(buckets) if i not in alias and own[i] >= size)
-        alias[low[0]] = full
-        own[full] -= size - own[low[0]]
-    of: dict[int, list[int]] = {
-        symbol: [i * size + j for j in range(own[i])] for i, symbol in enumerate(symbols)
-    }
+    while low := [i for i in range(BUCKETS) if i not in alias and own[i] < size]:
+        givers = [k for k in range(BUCKETS) if k not in alias and own[k] > size]
+        giver = min(givers, key=lambda k: (Fraction(given[k] + size, excess[k]), k))
+        alias[low[0]] = giver
+        own[giver] -= size - own[low[0]]
+        given[giver] += size - own[low[0]]
+    dealt = {symbol: [i * size + j for j in range(own[i])] for i, symbol in enumerate(symbols)}
     for i in sorted(alias):
-        of[symbols[alias[i]]] += [i * size + j for j in range(own[i], size)]
-    stands_for = {slot: (symbol, rank) for symbol in symbols for rank, slot in enumerate(of[symbol])}
-    return _Slots([stands_for[slot] for slot in range(1 << prob_bits)], of)
+        dealt[symbols[alias[i]]] += [i * size + j for j in range(own[i], size)]
+    return dealt
+
+
+def _in_strides(table: Table, prob_bits: int) -> dict[int, list[int]]:
+    slots = 1 << prob_bits
+    stride = slots // 2 + slots // 8 + 3
+    at, dealt = 0, {}
+    for symbol, frequency in table.items():
+        dealt[symbol] = sorted((at + k * stride) % slots for k in range(frequency))
+        at += frequency * stride
+    return dealt
 
 
 def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi: int) -> list[int]:

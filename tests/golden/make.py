@@ -32,6 +32,7 @@ ENCODINGS: list[Row] = [
     ("Lit rans(lanes=4, prob=12)", 8, 600, 256),
     ("Lit rans(lanes=32, prob=8, tables=2, segment=100)", 3, 800, 512),
     ("Lit rans(lanes=64, prob=14, tables=3, segment=64)", 5, 1200, 640),
+    ("Lit rans(lanes=3, prob=10)", 9, 512, 320),
     ("Lit zstd", 32, 200, 128),
     ("Lit zstd", 12, 200, 128),
     ("Lit tunstall(bits=9, prob=12)", 8, 900, 512),
