@@ -10,7 +10,7 @@ from brevisfs._native import _plan
 from brevisfs._native._plan import Way
 from brevisfs.dsl import Huffman, Lit, Node, Rans, Sparse, Tunstall, to_wire
 from brevisfs.synth import _literal
-from brevisfs.synth._literal import Extent
+from brevisfs.synth._literal import Choice, Extent, better
 from brevisfs.synth._profile import SETTINGS, Profile
 from brevisfs.synth._sample import to_flat
 
@@ -25,6 +25,12 @@ def histograms() -> list[np.ndarray]:
         np.bincount(rng.geometric(0.2, 5000) % 256, minlength=256),
         np.where(rng.random(1024) < 0.05, 7, 0),
     ]
+
+
+def test_of_choices_as_good_as_each_other_the_first_is_taken() -> None:
+    first, second = Choice(Lit(Sparse(0)), 10.0, 2.0), Choice(Lit(Sparse(1)), 12.0)
+    assert better(first, second) is first
+    assert better(second, first) is second
 
 
 def test_huffman_bits_are_those_of_the_best_code() -> None:

@@ -225,6 +225,16 @@ def test_no_completion_is_below_its_states_floor(stream: Hole) -> None:
             assert state.floor <= told.roll_out().rank + 1e-6, (state.name, told.name)
 
 
+def test_no_trial_of_zstd_goes_below_a_states_floor() -> None:
+    # Words that come again, too many for a table: there is no production, and zstd takes a third of them.
+    some = RNG(0).integers(0, 1 << 32, 5_000).astype("<u4")
+    stream = hole(np.concatenate((some, some[1_000:], some[2_000:])), block=16_384)
+    (state,) = states(stream)
+    floor, before = state.floor, state.roll_out().rank
+    stream.try_zstd()
+    assert floor <= state.roll_out().rank < 0.6 * before
+
+
 def test_dropping_states_for_the_incumbent_loses_nothing(
     stream: Hole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
