@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def shape(path: Path) -> dict[str, Any]:
     """A tree without what changes in place and what is private."""
-    found = {name: seen[:-1] for name, seen in tree(path).items() if not name.startswith(".brevisfs")}
+    found = {name: seen[:-2] for name, seen in tree(path).items() if not name.startswith(".brevisfs")}
     return {**found, **{name: (path / name).read_bytes() for name in found if (path / name).is_file()}}
 
 
