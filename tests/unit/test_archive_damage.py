@@ -300,6 +300,16 @@ def test_a_section_table_that_breaks_a_rule_is_refused(what: str) -> None:
     assert why in str(error)
 
 
+def test_sections_that_begin_behind_the_first_byte_are_refused() -> None:
+    def edit(table: Any, blocks: Any, tail: dict[str, int]) -> None:
+        table["offset"][0] += 1
+        table["count"][0] -= 1
+
+    error = opening(sealed(assemble(sample()), edit))
+    assert type(error) is DamagedArchive
+    assert "do not make up the original" in str(error)
+
+
 TAIL_RULES = {
     "index in the head": ("index", 0),
     "index elsewhere": ("index", 100),
