@@ -228,6 +228,27 @@ def test_unknown_compatible_features_do_not_matter() -> None:
         assert verify(fd).ok
 
 
+def test_head_and_tail_of_two_archives_of_one_length_are_refused() -> None:
+    whole = assemble(sample())
+    head = flipped(whole[:40], 24)
+    head += _native.checksum(head).to_bytes(8, "little")
+    tail = whole[-TAIL:-8]
+    body = head + whole[48:-TAIL]
+    tail = tail[:40] + _native.checksum(body).to_bytes(8, "little") + tail[48:88]
+    error = opening(body + tail + _native.checksum(tail).to_bytes(8, "little") + whole[-8:])
+    assert type(error) is DamagedArchive
+    assert "do not belong together" in str(error)
+
+
+def test_bytes_between_index_and_tail_are_refused() -> None:
+    whole = assemble(sample())
+    body, tail = whole[:-TAIL] + bytes(16), whole[-TAIL:-8]
+    tail = tail[:40] + _native.checksum(body).to_bytes(8, "little") + tail[48:88]
+    error = opening(body + tail + _native.checksum(tail).to_bytes(8, "little") + whole[-8:])
+    assert type(error) is DamagedArchive
+    assert "another length" in str(error)
+
+
 def sealed(data: bytes, edit: Callable[[Any, Any, dict[str, int]], None] | None = None) -> bytes:
     """The archive with section entries, block entries and tail edited and all their checksums made right."""
     tail = data[-TAIL:]

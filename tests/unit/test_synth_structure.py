@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from brevisfs._native import _plan
-from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, Xor, ZigZag
+from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, ScanKind, Xor, ZigZag
 from brevisfs.dsl.reference import invert, unflatten
 from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd
 from brevisfs.synth._profile import SETTINGS, Profile
@@ -162,3 +162,12 @@ def test_a_record_is_as_long_as_its_fields_say(size: int) -> None:
     rows[:, size // 2] >>= 5
     assert _columns.record(part(rows.reshape(-1)), (1_000, 20 * size))[0] == size
     assert _columns.record(part(noise(200_000, "u1")), (100, 2_000))[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["xor", "add"])
+def test_a_scan_of_a_sample_goes_over_no_gap_between_its_runs(kind: ScanKind) -> None:
+    runs = tuple(np.random.default_rng(i).integers(0, 1 << 16, 1 + 5 * i).astype("<u2") for i in range(4))
+    sample = Sample(16, 1_000, 64, runs)
+    change = np.bitwise_xor if kind == "xor" else np.subtract
+    expected = [change(run[1:], run[:-1]).tolist() for run in runs if len(run) > 1]
+    assert [piece.tolist() for piece in sample.undone(kind).pieces] == expected
