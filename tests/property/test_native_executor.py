@@ -12,8 +12,22 @@ import numpy as np
 import pytest
 
 from brevisfs import _native as native
-from brevisfs.dsl import Encoding, Huffman, Lit, Node, Palette, Rans, Raw, Select, Tunstall, to_wire, walk
+from brevisfs.dsl import (
+    Encoding,
+    Huffman,
+    Lit,
+    Node,
+    Palette,
+    Rans,
+    Raw,
+    Select,
+    Tunstall,
+    parse_text,
+    to_wire,
+    walk,
+)
 from brevisfs.dsl.reference import decode_block, flatten
+from tests import programs
 from tests.programs import Case, random_case
 
 CASES = int(os.environ.get("BREVISFS_RANDOM_CASES", "2500"))
@@ -93,6 +107,22 @@ def test_random_ranges_decode_like_the_reference(cpu: str) -> None:
     with ThreadPoolExecutor(THREADS) as pool:
         done = sum(pool.map(check_ranges, range(CASES // 2)))
     assert done == CASES // 2 * RANGES
+
+
+@pytest.mark.parametrize(
+    "text", ["Const 7", "Repeat(4, Lit raw)", "Palette(1, 5: Lit raw)", "Lit pack(3, base=0)"]
+)
+def test_words_that_a_program_does_not_describe_are_refused(text: str, cpu: str) -> None:
+    case = programs.case_of(random.Random(0), parse_text(text), 8, 400, 64)
+    prog = program(case)
+    payload = bytearray(prog.encode_bound())
+    for at in (0, 63, 100, 399):
+        index, words = at // 64, bytearray(case.flat)
+        words[at] ^= 0x80
+        block = slice(64 * index, min(400, 64 * index + 64))
+        prog.encode_block(index, case.flat[block], payload)
+        with pytest.raises(native.NotApplicable):
+            prog.encode_block(index, bytes(words[block]), payload)
 
 
 @pytest.mark.parametrize("seed", range(20))
