@@ -107,6 +107,15 @@ def test_what_is_no_word_position_or_class_is_damage(text: str, bits: int, start
     assert native_bytes(case, program(case), payload, 0) is None
 
 
+@pytest.mark.parametrize("bits", [8, 12])
+@pytest.mark.parametrize("words", [96, 104])
+def test_a_zstd_frame_of_fewer_or_more_words_is_damage(bits: int, words: int) -> None:
+    case = case_of(random.Random(0), parse_text("Lit zstd"), bits, 100, 128)
+    payload = case_of(random.Random(0), parse_text("Lit zstd"), bits, words, 128).payloads[0]
+    assert reference_bytes(case, payload, 0) is None
+    assert native_bytes(case, program(case), payload, 0) is None
+
+
 @pytest.mark.parametrize("first", range(0, 1000, 250))
 def test_damaged_programs_and_shared_parts(first: int) -> None:
     for seed in range(first, first + 250):

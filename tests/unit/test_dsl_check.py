@@ -1,7 +1,8 @@
-"""The type rules and limits: what `check` takes and refuses, and which node it names."""
+"""The type rules and limits: what `check` and the native parser take and refuse, and which node is named."""
 
 import pytest
 
+from brevisfs._native import Analysis, ProgramRefused
 from brevisfs.dsl import (
     Add,
     BitReverse,
@@ -27,10 +28,26 @@ from brevisfs.dsl import (
     ZigZag,
     Zstd,
     check,
+    to_wire,
     walk,
 )
 
 RAW = Lit(Raw())
+
+
+def take(node: Node, bits: int, count: int) -> None:
+    """Both take the program."""
+    check(node, bits, count)
+    if bits * count % 8 == 0:
+        Analysis(to_wire(node), bits, count, 64)
+
+
+def refuse(node: Node, bits: int, count: int, reason: str) -> None:
+    """Both refuse the program, `check` with an error that matches."""
+    with pytest.raises(ProgramError, match=reason):
+        check(node, bits, count)
+    with pytest.raises(ProgramRefused):
+        Analysis(to_wire(node), bits, count, 64)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +80,7 @@ RAW = Lit(Raw())
     ],
 )
 def test_valid(node: Node, bits: int, count: int) -> None:
-    check(node, bits, count)
+    take(node, bits, count)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +152,44 @@ def test_refused(node: Node, bits: int, count: int, path: str) -> None:
     assert str(caught.value).startswith(f"{path}: ")
 
 
+@pytest.mark.parametrize(
+    ("node", "bits"),
+    [
+        (Const(256), 8),
+        (Concat((7, 2), (RAW, RAW)), 8),
+        (Repeat(1, RAW), 8),
+        (Repeat(3, RAW), 8),
+        (Map(Xor(0), RAW), 8),
+        (Map(Add(256), RAW), 8),
+        (Map(RotR(0), RAW), 8),
+        (Map(RotR(8), RAW), 8),
+        (Merge((8,), (RAW,)), 8),
+        (Merge((4, 5), (RAW, RAW)), 8),
+        (Lit(Pack(8, 0)), 8),
+        (Lit(Pack(1, 256)), 8),
+        (Lit(Sparse(256)), 8),
+        (Lit(Huffman(0, 11)), 8),
+        (Lit(Huffman(17, 11)), 8),
+        (Lit(Huffman(1, 16)), 8),
+        (Lit(Huffman(1, 11, 65, 16)), 8),
+        (Lit(Huffman(1, 11, 1, 16)), 8),
+        (Lit(Huffman(1, 11, 2, 15)), 8),
+        (Lit(Huffman(1, 11, 2, 1 << 62)), 8),
+        (Lit(Huffman(1, 11)), 17),
+        (Lit(Rans(65, 11)), 8),
+        (Lit(Rans(1, 7)), 8),
+        (Lit(Rans(1, 15)), 8),
+        (Lit(Rans(1, 12)), 17),
+        (Palette(tuple(range(4097)), RAW), 16),
+        (Palette((1, 256), RAW), 8),
+        (Select(256, RAW, RAW), 8),
+        (Merge((8, 8), (RAW, Map(Gray(), Const(256)))), 16),
+    ],
+)
+def test_refused_natively_too(node: Node, bits: int) -> None:
+    refuse(node, bits, 8, "root")
+
+
 def chain(depth: int) -> Node:
     node: Node = RAW
     for _ in range(depth):
@@ -143,14 +198,15 @@ def chain(depth: int) -> Node:
 
 
 def test_depth() -> None:
-    check(chain(4), 8, 1)
-    with pytest.raises(ProgramError, match=r"^root\.map\.map\.map\.map\.map\.lit: deeper than 4"):
-        check(chain(5), 8, 1)
+    take(chain(4), 8, 1)
+    refuse(chain(5), 8, 1, r"^root\.map\.map\.map\.map\.map\.lit: deeper than 4")
 
 
 def test_nodes() -> None:
-    with pytest.raises(ProgramError, match=r"^root\.concat\[127\]\.lit: more than 128 nodes"):
-        check(Concat((1,) * 128, (RAW,) * 128), 8, 128)
+    last = Map(Gray(), RAW)
+    take(Concat((1,) * 126, (*(RAW,) * 125, last)), 8, 126)
+    refuse(Concat((1,) * 128, (RAW,) * 128), 8, 128, r"^root\.concat\[127\]\.lit: more than 128 nodes")
+    refuse(Concat((1,) * 127, (*(RAW,) * 126, last)), 8, 127, "more than 128 nodes")
 
 
 def test_periods_share_one_limit() -> None:
@@ -159,20 +215,18 @@ def test_periods_share_one_limit() -> None:
     def repeats(parts: int) -> Node:
         return Concat((2 * period,) * parts, (Repeat(2, RAW),) * parts)
 
-    check(repeats(2), 64, 4 * period)
-    check(repeats(4), 32, 8 * period)
-    with pytest.raises(ProgramError, match=r"^root\.concat\[2\]\.repeat: periods above"):
-        check(repeats(3), 33, 6 * period)
+    take(repeats(2), 64, 4 * period)
+    take(repeats(4), 32, 8 * period)
+    refuse(repeats(3), 33, 6 * period, r"^root\.concat\[2\]\.repeat: periods above")
 
 
 def test_tables_share_one_limit() -> None:
     wide, small = Lit(Huffman(1, 15, 21, 16)), Lit(Huffman(1, 1))
-    check(Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 15 + (RAW,)))), 16, 16)
-    with pytest.raises(ProgramError, match=r"^root\.concat\[1\]\.merge\[15\]\.lit: decode tables above"):
-        check(Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 16))), 16, 16)
-    check(Lit(Rans(1, 8, 31, 16)), 16, 16)
-    with pytest.raises(ProgramError, match=r"^root\.lit: decode tables above"):
-        check(Lit(Rans(1, 8, 32, 16)), 16, 16)
+    take(Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 15 + (RAW,)))), 16, 16)
+    many = Concat((8,) * 2, (wide, Merge((1,) * 16, (small,) * 16)))
+    refuse(many, 16, 16, r"^root\.concat\[1\]\.merge\[15\]\.lit: decode tables above")
+    take(Lit(Rans(1, 8, 31, 16)), 16, 16)
+    refuse(Lit(Rans(1, 8, 32, 16)), 16, 16, r"^root\.lit: decode tables above")
 
 
 def test_walk_is_in_prefix_order_with_types() -> None:
