@@ -213,7 +213,7 @@ static int eval_select(const brv_program *p, brv_scratch *s, uint32_t i, uint64_
     return 0;
 }
 
-/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 3 top bits that are constant
+/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 4 top bits that are constant
  * or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a word of 8 bits,
  * some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
 typedef struct {
@@ -227,7 +227,7 @@ static bool is_joined(const brv_program *p, uint32_t i, joined *j)
     if (nd->op != OP_MERGE || (nd->bits != 8 && nd->bits != 16 && nd->bits != 32)) return false;
     *j = (joined){.symbol = i + 1};
     const node *c = &p->nodes[i + 1];
-    if (nd->bits > 8 && c->bits <= 3 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
+    if (nd->bits > 8 && c->bits <= 4 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
         j->top = i + 1;
         j->t = c->bits;
         j->symbol = c->end;

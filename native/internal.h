@@ -254,7 +254,7 @@ typedef struct brv_kernels {
     /* dst[i] = (src[i] >> shift) & mask */
     void (*field)(void *dst, unsigned dst_c, const void *src, unsigned src_c, unsigned shift, uint64_t mask, size_t m);
     /* Words from symbols of at most 8 bits and a raw rest of w bits, sliced, below them: top | symbol | rest, rotated
-     * right by r. w is less than 8 in words of 8 bits, 5 to 14 in those of 16, 21 to 24 in those of 32. The symbols are
+     * right by r. w is less than 8 in words of 8 bits, 4 to 14 in those of 16, 20 to 24 in those of 32. The symbols are
      * in class order. */
     void (*join)(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                  unsigned w, uint64_t top, unsigned r);

@@ -12,7 +12,7 @@ enum {
     MOST_WORDS = 1 << 18,   /* tell enough of low bits: so many in runs of RUN_WORDS */
     RUN_WORDS = 1 << 12,
     MOST_CHUNKS = 1 << 10,
-    MOST_TOP = 3,           /* bits above the symbol in words that one pass decodes */
+    MOST_TOP = 4,           /* bits above the symbol in words that one pass decodes */
     LEAST_SYMBOL = 5,       /* bits of such a symbol */
     ZSTD_BLOCK_BYTES = 24,  /* what a zstd frame costs whatever it holds */
     SLOT = 2 << BRV_SYMBOL_BITS, /* of the histograms of the fields that begin at one bit */

@@ -19,7 +19,7 @@ from brevisfs.synth._sample import Sample, Words
 
 JOINED_REST = {16: 14, 32: 24}
 """Most raw bits of a word that one pass puts together, by its bits."""
-MOST_TOP = 3
+MOST_TOP = 4
 """Bits of what may stand above the symbol there."""
 
 
