@@ -207,9 +207,11 @@ def sync_folder(folder: int) -> None:
 def same_times(folder: int) -> Iterator[None]:
     """Puts the folder's times back: what happens in the block changes nothing that the mount shows."""
     before = os.stat(b".", dir_fd=folder)
-    yield
-    with suppress(PermissionError):  # somebody else's folder
-        os.utime(b".", ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=folder)
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # somebody else's folder
+            os.utime(b".", ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=folder)
 
 
 def _check_types(source: Entry, target: Entry) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,18 @@ from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._publishing import Source
 from brevisfs.fs._state import on_disk
-from brevisfs.store import Kind, Private, Store, Temporary, _changes, _recover, begin_session
+from brevisfs.store import (
+    Changes,
+    Identity,
+    Kind,
+    Private,
+    SourceMoved,
+    Store,
+    Temporary,
+    _changes,
+    _recover,
+    begin_session,
+)
 from tests.stores import add_archive, flip, noise, raw_archive
 from tests.twins import model
 
@@ -535,6 +547,29 @@ def test_times_of_a_folder_that_are_set_while_a_file_in_it_is_published(
         shown = await operations.getattr(folder.number, None)
         assert shown.st_mtime_ns == 7
         assert shown.st_ctime_ns == (root / "d").stat().st_ctime_ns
+
+    serving(root, test)
+
+
+def test_a_file_that_moves_as_it_is_published_leaves_the_folders_times(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "m").write_bytes(model(1))
+    check, checks = Changes._check_source, count(1)
+
+    def second_fails(self: Changes, folder: int, name: bytes, source: Identity) -> None:
+        if next(checks) == 2:
+            raise SourceMoved(name)
+        check(self, folder, name, source)
+
+    async def test(operations: Operations) -> None:
+        inode, source, archive = await packed(operations, b"m")
+        before = root.stat().st_mtime_ns
+        monkeypatch.setattr(Changes, "_check_source", second_fails)
+        assert not await operations.publish(inode, source, archive)
+        assert next(checks) == 3
+        assert (root.stat().st_mtime_ns, (root / "m.brv").exists()) == (before, False)
+        given_back(operations, source, archive)
 
     serving(root, test)
 
