@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brevisfs import _native as native
-from brevisfs.dsl import ProgramError, from_wire, parse_text
+from brevisfs.dsl import ProgramError, from_wire, parse_text, to_wire
 from brevisfs.dsl.reference import Malformed, decode_block, flatten
 from tests.programs import Case, case_of, random_case
 from tests.property.test_native_executor import block_bytes, program, spans
@@ -105,6 +105,45 @@ def test_what_is_no_word_position_or_class_is_damage(text: str, bits: int, start
     assert native_bytes(case, program(case), case.payloads[0], 0) == case.flat
     assert reference_bytes(case, payload, 0) is None
     assert native_bytes(case, program(case), payload, 0) is None
+
+
+HUFFMAN, RANS = "Lit huffman(max=2, streams=1)", "Lit rans(lanes=1, prob=8)"
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "shared", "is_valid"),
+    [
+        (HUFFMAN, 2, "03 210200", True),
+        (HUFFMAN, 2, "03 210300", False),  # a code above the limit
+        (HUFFMAN, 2, "03 211200", False),  # codes that do not fill the space, or more
+        (HUFFMAN, 2, "02 2002", False),
+        (HUFFMAN, 2, "03 111100", False),
+        (HUFFMAN, 2, "01 30", False),
+        (HUFFMAN, 2, "03 210201", False),  # a run past the last symbol
+        (HUFFMAN, 2, "03 210208", False),  # a run's length not in its shortest form
+        (HUFFMAN, 2, "04 21020000", False),  # more than the tables
+        (HUFFMAN, 1, "01 11", True),
+        (HUFFMAN, 1, "02 1110", False),
+        (HUFFMAN, 2, "03 210200 00", False),
+        ("Lit huffman(max=2, streams=1, tables=3, segment=16)", 1, "03 111111", True),
+        ("Lit huffman(max=1, streams=1)", 2, "02 0102", True),
+        ("Lit huffman(max=1, streams=1)", 2, "02 0112", False),  # a last nibble that is not 0
+        (RANS, 1, "04 8001 8001", True),
+        (RANS, 1, "03 8001 7f", False),
+        (RANS, 1, "04 8002 0001", False),
+        (RANS, 1, "05 8002 0000 00", False),
+        (RANS, 1, "05 8001 8001 00", False),
+    ],
+)
+def test_shared_parts_that_are_tables_and_nothing_else(
+    text: str, bits: int, shared: str, is_valid: bool
+) -> None:
+    form = (to_wire(parse_text(text)), bytes.fromhex(shared), bits, 8, 64)
+    if is_valid:
+        native.Program(*form)
+        return
+    with pytest.raises(native.ProgramRefused):
+        native.Program(*form)
 
 
 @pytest.mark.parametrize("bits", [8, 12])
