@@ -116,6 +116,7 @@ HUFFMAN, RANS = "Lit huffman(max=2, streams=1)", "Lit rans(lanes=1, prob=8)"
         (HUFFMAN, 2, "03 210200", True),
         (HUFFMAN, 2, "03 210300", False),  # a code above the limit
         (HUFFMAN, 2, "03 211200", False),  # codes that do not fill the space, or more
+        (HUFFMAN, 2, "03 220200", False),
         (HUFFMAN, 2, "02 2002", False),
         (HUFFMAN, 2, "03 111100", False),
         (HUFFMAN, 2, "01 30", False),

@@ -242,6 +242,7 @@ def test_wrong_number_of_words() -> None:
         ("Lit huffman(max=2, streams=3)", 2, "03 210200", "05 01 01 02 02 01", "a stream without words"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210300", "01 04", "a code of 3 bits, more than 2"),
         ("Lit huffman(max=2, streams=1)", 2, "03 211200", "01 04", "not complete"),
+        ("Lit huffman(max=2, streams=1)", 2, "03 220200", "01 04", "not complete"),
         ("Lit huffman(max=2, streams=1)", 2, "02 2002", "01 04", "not complete"),
         ("Lit huffman(max=2, streams=1)", 2, "01 30", "01 04", "not complete"),
         ("Lit huffman(max=2, streams=1)", 2, "03 210201", "01 04", "passes the end"),
