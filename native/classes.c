@@ -79,3 +79,8 @@ void class_restore(const class_map *map, const void *ordered, void *words, size_
 {
     WALK(memcpy((uint8_t *)words + done * c8, (const uint8_t *)ordered + *to * c8, n * c8))
 }
+
+void class_places(const class_map *map, size_t *places)
+{
+    WALK(*places++ = *to)
+}

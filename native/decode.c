@@ -168,16 +168,25 @@ static int eval_scan(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t 
     return 0;
 }
 
+/* Columns that are segments are taken from where they lie in class order. */
 static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, size_t m, cursor *payload,
                           void *dst, brv_status *st)
 {
-    const node *nd = &p->nodes[i];
+    const node *nd = &p->nodes[i], *child = &p->nodes[i + 1];
     const size_t c = nd->container, columns = (size_t)nd->times, rows = m / columns, whole = rows * columns;
     const size_t mark = s->used;
     uint8_t *t = scratch_take(s, m * c);
-    int rc = eval_node(p, s, i + 1, lo, lo + m, payload, t, st);
-    if (rc) return rc;
-    p->k->transpose(t, dst, nd->container, columns, rows);
+    size_t *from = NULL;
+    int rc;
+    if (child->tables > 1 && child->segment == rows && lo % rows == 0 && whole == m) {
+        cursor item;
+        class_map map;
+        if (next_item(payload, &item)) BAD(i + 1, "the payload is cut short");
+        if ((rc = eval_coded(p, s, i + 1, item, lo, m, t, &map, (void **)&t, st))) return rc;
+        from = scratch_take(s, columns * sizeof *from);
+        class_places(&map, from);
+    } else if ((rc = eval_node(p, s, i + 1, lo, lo + m, payload, t, st))) return rc;
+    p->k->transpose(t, from, dst, nd->container, columns, rows);
     memcpy((uint8_t *)dst + whole * c, t + whole * c, (m - whole) * c);
     s->used = mark;
     return 0;

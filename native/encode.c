@@ -183,7 +183,7 @@ static int encode_transpose(encoder *e, uint32_t i, uint64_t lo, size_t m, const
     const size_t c = nd->container, columns = (size_t)nd->times, rows = m / columns, whole = rows * columns;
     const size_t mark = e->s->used;
     uint8_t *t = scratch_take(e->s, m * c);
-    e->p->k->transpose(words, t, nd->container, rows, columns);
+    e->p->k->transpose(words, NULL, t, nd->container, rows, columns);
     memcpy(t + whole * c, words + whole * c, (m - whole) * c);
     int rc = encode_node(e, i + 1, lo, lo + m, t);
     if (!e->found) e->s->used = mark;

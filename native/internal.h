@@ -260,8 +260,8 @@ typedef struct brv_kernels {
                  unsigned w, uint64_t top, unsigned r);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
-    /* out[c * rows + r] = in[r * columns + c] */
-    void (*transpose)(const void *in, void *out, unsigned container, size_t rows, size_t columns);
+    /* out[c * rows + r] = in[from[r] + c]; from is NULL where rows follow one another */
+    void (*transpose)(const void *in, const size_t *from, void *out, unsigned container, size_t rows, size_t columns);
     void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
     /* dst[i] = table[places[i]]; false if a place is not below size. The table can be read for every place of the
      * child's width, and for 16 places at least. */
@@ -337,6 +337,8 @@ size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m
 /* Move words between their places and class order. */
 void class_order(const class_map *map, const void *words, void *ordered, size_t container);
 void class_restore(const class_map *map, const void *ordered, void *words, size_t container);
+/* where in class order each segment begins */
+void class_places(const class_map *map, size_t *places);
 
 /* decode.c: evaluate a node on [lo, hi) into dst */
 int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload, void *dst,

@@ -97,6 +97,45 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
 
 #include "kernels_x86.h"
 
+#define HAVE_TALL_TILES
+
+#define IN_LANES(A, B)                                                         \
+    for (unsigned i_ = 0; i_ < 8; i_++) {                                      \
+        B[2 * i_] = _mm512_unpacklo_epi8(A[i_], A[i_ + 8]);                    \
+        B[2 * i_ + 1] = _mm512_unpackhi_epi8(A[i_], A[i_ + 8]);                \
+    }
+
+/* 64 rows and 16 columns of bytes: four tiles of 16 x 16, a lane each, so that what is written are whole lines. */
+static void transpose_tile_tall(const w8 *const row[64], size_t at, w8 *restrict out, size_t step)
+{
+    __m512i a[16], b[16];
+    for (unsigned r = 0; r < 16; r++) {
+        a[r] = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(row[r] + at)));
+        a[r] = _mm512_mask_broadcast_i32x4(a[r], 0x00f0, _mm_loadu_si128((const __m128i *)(row[r + 16] + at)));
+        a[r] = _mm512_mask_broadcast_i32x4(a[r], 0x0f00, _mm_loadu_si128((const __m128i *)(row[r + 32] + at)));
+        a[r] = _mm512_mask_broadcast_i32x4(a[r], 0xf000, _mm_loadu_si128((const __m128i *)(row[r + 48] + at)));
+    }
+    IN_LANES(a, b)
+    IN_LANES(b, a)
+    IN_LANES(a, b)
+    IN_LANES(b, a)
+    for (unsigned c = 0; c < 16; c++) _mm512_storeu_si512(out + c * step, a[c]);
+}
+
+/* Of 64 rows and more, 16 columns and more. */
+static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restrict out, size_t rows, size_t columns)
+{
+    for (size_t next_r = 0; next_r < rows; next_r += 64) {
+        const size_t r = next_r + 64 < rows ? next_r : rows - 64;
+        const w8 *row[64];
+        for (unsigned i = 0; i < 64; i++) row[i] = in + (from ? from[r + i] : (r + i) * columns);
+        for (size_t next_c = 0; next_c < columns; next_c += 16) {
+            const size_t c = next_c + 16 < columns ? next_c : columns - 16;
+            transpose_tile_tall(row, c, out + c * rows + r, rows);
+        }
+    }
+}
+
 #define HAVE_RANS_ROUNDS
 
 #define RANS_STEP(X, SYMBOLS)                                                                              \

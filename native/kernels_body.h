@@ -119,12 +119,12 @@ typedef uint16_t lanes_w16 __attribute__((vector_size(32)));
 typedef uint32_t lanes_w32 __attribute__((vector_size(64)));
 typedef uint64_t lanes_w64 __attribute__((vector_size(128)));
 
-/* out[c * out_step + r] = in[r * in_step + c] for 16 rows and columns */
+/* out[c * step + r] = row[r][at + c] for 16 rows and columns */
 #define PLAIN_TILE(W)                                                                                       \
-    static inline void transpose_tile_##W(const W *restrict in, size_t in_step, W *restrict out, size_t out_step) \
+    static inline void transpose_tile_##W(const W *const row[16], size_t at, W *restrict out, size_t step)  \
     {                                                                                                       \
         for (size_t c = 0; c < 16; c++)                                                                     \
-            for (size_t r = 0; r < 16; r++) out[c * out_step + r] = in[r * in_step + c];                    \
+            for (size_t r = 0; r < 16; r++) out[c * step + r] = row[r][at + c];                             \
     }
 #ifndef HAVE_TILES
 PLAIN_TILE(w8)
@@ -205,9 +205,15 @@ static void k_map(void *a, unsigned c, unsigned bits, unsigned fn, uint64_t v, b
 #undef CALL
 }
 
-static void k_transpose(const void *in, void *out, unsigned c, size_t rows, size_t columns)
+static void k_transpose(const void *in, const size_t *from, void *out, unsigned c, size_t rows, size_t columns)
 {
-#define CALL(T) transpose_##T((const T *)in, (T *)out, rows, columns)
+#ifdef HAVE_TALL_TILES
+    if (c == 1 && rows >= 64 && columns >= 16) {
+        transpose_tall(in, from, out, rows, columns);
+        return;
+    }
+#endif
+#define CALL(T) transpose_##T((const T *)in, from, (T *)out, rows, columns)
     FOR_CONTAINER(c, CALL)
 #undef CALL
 }

@@ -228,19 +228,21 @@ static void CAT(hash_places)(places_hash *h, const W *table, size_t size)
     for (size_t i = 0; i < size; i++) *CAT(slot_of)(h, table[i], table) = (uint16_t)i;
 }
 
-/* In tiles of 16 x 16, so that the lines read and written stay in L1. */
-static void CAT(transpose)(const W *restrict in, W *restrict out, size_t rows, size_t columns)
+/* In tiles of 16 x 16, so that the lines read and written stay in L1; the last ones overlap those before. */
+static void CAT(transpose)(const W *restrict in, const size_t *from, W *restrict out, size_t rows, size_t columns)
 {
-    for (size_t r0 = 0; r0 < rows; r0 += 16) {
-        const size_t r1 = rows - r0 < 16 ? rows : r0 + 16;
-        for (size_t c0 = 0; c0 < columns; c0 += 16) {
-            const size_t c1 = columns - c0 < 16 ? columns : c0 + 16;
-            if (r1 - r0 == 16 && c1 - c0 == 16) {
-                CAT(transpose_tile)(in + r0 * columns + c0, columns, out + c0 * rows + r0, rows);
-                continue;
-            }
-            for (size_t c = c0; c < c1; c++)
-                for (size_t r = r0; r < r1; r++) out[c * rows + r] = in[r * columns + c];
+    if (rows < 16 || columns < 16) {
+        for (size_t r = 0; r < rows; r++)
+            for (size_t c = 0; c < columns; c++) out[c * rows + r] = in[(from ? from[r] : r * columns) + c];
+        return;
+    }
+    for (size_t next_r = 0; next_r < rows; next_r += 16) {
+        const size_t r = next_r + 16 < rows ? next_r : rows - 16;
+        const W *row[16];
+        for (unsigned i = 0; i < 16; i++) row[i] = in + (from ? from[r + i] : (r + i) * columns);
+        for (size_t next_c = 0; next_c < columns; next_c += 16) {
+            const size_t c = next_c + 16 < columns ? next_c : columns - 16;
+            CAT(transpose_tile)(row, c, out + c * rows + r, rows);
         }
     }
 }

@@ -49,7 +49,7 @@ FINALISTS = 4
 TRIED_BLOCKS = 4
 """Blocks encoded to compare programs of which one holds zstd."""
 
-_FLOATING = frozenset({"F16", "BF16", "F32", "F64", "C64"})
+_FLOATING = frozenset({"F8_E4M3", "F8_E5M2", "F16", "BF16", "F32", "F64", "C64"})
 
 
 @dataclass(frozen=True, slots=True)
