@@ -69,26 +69,84 @@ static int eval_zstd(const brv_program *p, brv_scratch *s, uint32_t i, cursor it
     return 0;
 }
 
-/* A coded literal in class order: into dst if that is the order of the words, else into scratch. */
-static int eval_coded(const brv_program *p, brv_scratch *s, uint32_t i, cursor item, uint64_t lo, size_t m, void *dst,
-                      class_map *map, void **ordered, brv_status *st)
-{
-    const node *nd = &p->nodes[i];
-    if (classes_read(nd, p->k, &item, lo, m, s, map)) BAD(i, "bad classes of segments");
-    *ordered = map->classes ? scratch_take(s, m * nd->container) : dst;
-    int rc = nd->enc == ENC_HUFFMAN ? huff_decode(nd, p->k, item, map, *ordered, s)
-             : nd->enc == ENC_RANS  ? rans_decode(nd, p->k, item, map, *ordered)
-                                    : tunstall_decode(nd, p->k, item, map, *ordered, s);
-    if (rc) BAD(i, "damaged coded literal");
-    return 0;
-}
-
 static int next_item(cursor *payload, cursor *item)
 {
     uint64_t len;
     if (get_varint(payload, &len) || len > left(payload)) return BRV_PAYLOAD;
     *item = (cursor){payload->p, payload->p + len};
     payload->p += len;
+    return 0;
+}
+
+uint32_t paired_literal(const brv_program *p)
+{
+    for (uint32_t i = 0; p->k->rans_two && i < p->n_nodes; i++) {
+        const node *nd = &p->nodes[i];
+        if (nd->op == OP_MERGE || nd->op == OP_MAP || nd->op == OP_TRANSPOSE || nd->op == OP_CONST) continue;
+        if (nd->op != OP_LIT) break;
+        if (nd->enc != ENC_RANS || (nd->lanes != 32 && nd->lanes != 64)) continue;
+        uint32_t c = 0;
+        while (c < nd->tables && nd->rans[c].lookups) c++;
+        if (c == nd->tables) return i;
+    }
+    return p->n_nodes;
+}
+
+/* The paired literal's item in the payload of the next block; false if there is none. */
+static bool next_paired(const brv_program *p, const next_block *next, cursor *item)
+{
+    cursor payload = next->payload;
+    for (uint32_t i = 0; i < p->paired; i++) {
+        const node *nd = &p->nodes[i];
+        if (nd->op != OP_LIT) continue;
+        if (nd->enc == ENC_RAW || nd->enc == ENC_PACK) {
+            const size_t bytes = sliced_size(next->m, nd->enc == ENC_RAW ? nd->bits : nd->k);
+            if (left(&payload) < bytes) return false;
+            payload.p += bytes;
+        } else if (next_item(&payload, item)) return false;
+    }
+    return !next_item(&payload, item);
+}
+
+/* The paired literal of this block and of the next, whose words are kept above all else in scratch. What is wrong with
+ * the next one is found when its turn comes. */
+static int decode_paired(const brv_program *p, brv_scratch *s, cursor item, const class_map *map, uint8_t *out)
+{
+    const node *nd = &p->nodes[p->paired];
+    next_block *next = &s->next;
+    cursor items[2] = {item};
+    const size_t mark = s->used;
+    s->used = p->scratch;
+    next->there = false;
+    const bool whole = next_paired(p, next, &items[1]) &&
+                       !classes_read(nd, p->k, &items[1], next->lo, next->m, s, &next->map);
+    if (whole) next->words = scratch_take(s, next->m);
+    s->used = mark;
+    if (!whole) return rans_decode(nd, p->k, item, map, out);
+    int rc[2];
+    rans_decode_two(nd, p->k, items, (const class_map *const[]){map, &next->map}, (uint8_t *[]){out, next->words}, rc);
+    next->done = !rc[1];
+    return rc[0];
+}
+
+/* A coded literal in class order: into dst if that is the order of the words, else into scratch. */
+static int eval_coded(const brv_program *p, brv_scratch *s, uint32_t i, cursor item, uint64_t lo, size_t m, void *dst,
+                      class_map *map, void **ordered, brv_status *st)
+{
+    const node *nd = &p->nodes[i];
+    if (i == p->paired && s->next.done) {
+        s->next.done = false;
+        *map = s->next.map;
+        *ordered = s->next.words;
+        return 0;
+    }
+    if (classes_read(nd, p->k, &item, lo, m, s, map)) BAD(i, "bad classes of segments");
+    *ordered = map->classes ? scratch_take(s, m * nd->container) : dst;
+    int rc = nd->enc == ENC_HUFFMAN              ? huff_decode(nd, p->k, item, map, *ordered, s)
+             : i == p->paired && s->next.there   ? decode_paired(p, s, item, map, *ordered)
+             : nd->enc == ENC_RANS               ? rans_decode(nd, p->k, item, map, *ordered)
+                                                 : tunstall_decode(nd, p->k, item, map, *ordered, s);
+    if (rc) BAD(i, "damaged coded literal");
     return 0;
 }
 
@@ -114,6 +172,7 @@ static int eval_lit(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t l
     void *ordered;
     int rc = eval_coded(p, s, i, item, lo, m, dst, &map, &ordered, st);
     if (!rc && map.classes) class_restore(&map, ordered, dst, nd->container);
+    else if (!rc && ordered != dst) memcpy(dst, ordered, m * nd->container);
     s->used = mark;
     return rc;
 }
@@ -222,13 +281,20 @@ static int eval_select(const brv_program *p, brv_scratch *s, uint32_t i, uint64_
     return 0;
 }
 
-/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 4 top bits that are constant
- * or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a word of 8 bits,
- * some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
+/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 4 top bits in one field or two
+ * that are constant or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a word of
+ * 8 bits, some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
 typedef struct {
-    uint32_t top, symbol, rest; /* nodes; top is 0 if there is none */
-    unsigned t;                 /* bits of the top */
+    uint32_t symbol, rest; /* nodes */
+    unsigned t;            /* bits of the top */
 } joined;
+
+enum { MOST_TOPS = 2 };
+
+static bool hardly_varies(const node *nd)
+{
+    return nd->op == OP_CONST || (nd->op == OP_LIT && nd->enc == ENC_SPARSE);
+}
 
 static bool is_joined(const brv_program *p, uint32_t i, joined *j)
 {
@@ -236,9 +302,8 @@ static bool is_joined(const brv_program *p, uint32_t i, joined *j)
     if (nd->op != OP_MERGE || (nd->bits != 8 && nd->bits != 16 && nd->bits != 32)) return false;
     *j = (joined){.symbol = i + 1};
     const node *c = &p->nodes[i + 1];
-    if (nd->bits > 8 && c->bits <= 4 && (c->op == OP_CONST || (c->op == OP_LIT && c->enc == ENC_SPARSE))) {
-        j->top = i + 1;
-        j->t = c->bits;
+    for (unsigned n = 0; n < MOST_TOPS && nd->bits > 8 && j->t + c->bits <= 4 && hardly_varies(c); n++) {
+        j->t += c->bits;
         j->symbol = c->end;
         if (j->symbol == nd->end) return false;
         c = &p->nodes[j->symbol];
@@ -251,23 +316,52 @@ static bool is_joined(const brv_program *p, uint32_t i, joined *j)
     return c->end == nd->end && c->op == OP_LIT && c->enc == ENC_RAW;
 }
 
+/* The fields of the top of a joined Merge: their usual bits, and the exceptions of each. */
+static int read_top(const brv_program *p, brv_scratch *s, uint32_t i, const joined *j, size_t m, cursor *payload,
+                    uint64_t *top, exceptions x[MOST_TOPS], brv_status *st)
+{
+    unsigned up = p->nodes[i].bits, n = 0;
+    *top = 0;
+    for (uint32_t c = i + 1; c < j->symbol; c = p->nodes[c].end, n++) {
+        const node *field = &p->nodes[c];
+        cursor item;
+        up -= field->bits;
+        *top |= field->word << up;
+        x[n] = (exceptions){.n = 0};
+        if (field->op == OP_CONST) continue;
+        if (next_item(payload, &item)) BAD(c, "the payload is cut short");
+        const int rc = read_sparse(p, s, c, item, m, &x[n], st);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* Puts the exceptions of the top into words that have its usual bits. */
+static void mend_top(const brv_program *p, uint32_t i, const joined *j, unsigned rotate, const exceptions *x, void *dst)
+{
+    const node *nd = &p->nodes[i];
+    unsigned up = nd->bits;
+    for (uint32_t c = i + 1; c < j->symbol; c = p->nodes[c].end, x++) {
+        const node *field = &p->nodes[c];
+        up -= field->bits;
+        for (size_t e = 0; e < x->n; e++) { /* a rotation carries over an xor */
+            const uint64_t v = (load_word(x->words, 1, e) ^ field->word) << up;
+            const uint64_t turned = rotate ? (v >> rotate | v << (nd->bits - rotate)) & mask_of(nd->bits) : v;
+            store_word(dst, nd->container, x->at[e], load_word(dst, nd->container, x->at[e]) ^ turned);
+        }
+    }
+}
+
 static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const joined *j, unsigned rotate, uint64_t lo,
                        size_t m, cursor *payload, void *dst, brv_status *st)
 {
     const node *nd = &p->nodes[i], *rest = &p->nodes[j->rest];
     const size_t mark = s->used, bytes = sliced_size(m, rest->bits);
-    const unsigned up = nd->bits - j->t;
-    exceptions x = {.n = 0};
-    uint64_t top = 0;
+    exceptions x[MOST_TOPS];
+    uint64_t top;
     cursor item;
-    int rc;
-    if (j->top) {
-        top = p->nodes[j->top].word << up;
-        if (p->nodes[j->top].op == OP_LIT) {
-            if (next_item(payload, &item)) BAD(j->top, "the payload is cut short");
-            if ((rc = read_sparse(p, s, j->top, item, m, &x, st))) return rc;
-        }
-    }
+    int rc = read_top(p, s, i, j, m, payload, &top, x, st);
+    if (rc) return rc;
     void *symbols = scratch_take(s, m);
     class_map map = {.first = m, .words = m};
     if (p->nodes[j->symbol].tables) { /* the join puts class order right */
@@ -278,11 +372,7 @@ static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const j
     if (left(payload) < bytes) BAD(j->rest, "the payload is cut short");
     p->k->join(dst, nd->container, symbols, &map, payload->p, rest->bits, top, rotate);
     payload->p += bytes;
-    for (size_t e = 0; e < x.n; e++) {
-        const uint64_t v = ((uint64_t)((uint8_t *)x.words)[e] << up) ^ top; /* a rotation carries over an xor */
-        const uint64_t turned = rotate ? (v >> rotate | v << (nd->bits - rotate)) & mask_of(nd->bits) : v;
-        store_word(dst, nd->container, x.at[e], load_word(dst, nd->container, x.at[e]) ^ turned);
-    }
+    mend_top(p, i, j, rotate, x, dst);
     s->used = mark;
     return 0;
 }
@@ -403,6 +493,23 @@ static void refer(uint8_t *restrict out, const uint8_t *restrict target, size_t 
         }
 }
 
+/* Bytes of scratch that the words of the next block need, with their classes. */
+static size_t next_scratch(const brv_program *p)
+{
+    return p->paired < p->n_nodes ? 2 * (size_t)p->block + 256 : 0;
+}
+
+/* Notes what is to be known of the next block, which begins with word lo, if there is one. */
+static void note_next(const brv_program *p, brv_scratch *s, uint64_t lo, const uint64_t *span, const uint8_t *payload,
+                      size_t payload_len)
+{
+    const bool there = p->paired < p->n_nodes && span && span[0] <= payload_len && span[1] <= payload_len - span[0];
+    s->next = (next_block){.there = there, .lo = lo};
+    if (!there) return;
+    s->next.m = (size_t)(p->count - lo < p->block ? p->count - lo : p->block);
+    s->next.payload = (cursor){payload + span[0], payload + span[0] + span[1]};
+}
+
 int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, size_t payload_len, uint64_t first_block,
                size_t nblocks, const uint64_t *spans, const uint64_t *checks, const uint8_t *target, int ref,
                uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st)
@@ -415,7 +522,8 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
         return fail(st, BRV_ARGUMENT, -1, "the blocks do not cover the range");
     if (ref < BRV_ALONE || ref > BRV_ADD || (ref == BRV_ADD && p->bits != 8 * container_of(p->bits)))
         return fail(st, BRV_ARGUMENT, -1, "words cannot be combined like this");
-    if (scratch_reserve(s, p->scratch)) return fail(st, BRV_NO_MEMORY, -1, "out of memory");
+    if (scratch_reserve(s, p->scratch + next_scratch(p))) return fail(st, BRV_NO_MEMORY, -1, "out of memory");
+    s->next = (next_block){0};
     for (size_t j = 0; j < nblocks; j++) {
         const uint64_t b = first_block + j, w0 = b * p->block;
         const uint64_t w1 = p->count - w0 < p->block ? p->count : w0 + p->block;
@@ -429,6 +537,7 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
         uint8_t *to = whole ? out + (b0 - lo) : scratch_take(s, n);
         s->ahead.in = (uintptr_t)payload + (j + 1 < nblocks && spans[2 * j + 2] < payload_len ? spans[2 * j + 2] : start);
         s->ahead.out = (uintptr_t)to;
+        if (!s->next.done) note_next(p, s, w1, j + 1 < nblocks ? &spans[2 * j + 2] : NULL, payload, payload_len);
         int rc = decode_block(p, s, w0, w1, (cursor){payload + start, payload + start + len}, to, st);
         if (rc) return rc;
         if (ref) refer(to, target + (b0 - first_block * block_bytes), n, p->bits, ref);

@@ -126,6 +126,7 @@ struct brv_program {
     bool analysis;     /* made without shared parts */
     size_t memory;
     size_t scratch;    /* bytes of word arrays one block may need */
+    uint32_t paired;   /* the literal of which two blocks are decoded at once, n_nodes if none */
     const struct brv_kernels *k;
 };
 
@@ -144,18 +145,37 @@ typedef struct {
     size_t cap;
 } room;
 
+/* A cursor over untrusted bytes. */
+typedef struct {
+    const uint8_t *p, *end;
+} cursor;
+
+/* The classes of the segments that overlap words lo..lo+m-1 of a coded literal. */
+typedef struct {
+    const uint8_t *classes;   /* of each segment in the range, NULL with one table */
+    size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
+    size_t words;             /* in the range */
+    size_t count[MAX_TABLES]; /* words of each class */
+} class_map;
+
+/* The block after the one that is decoded, and its words of the paired literal once they have been decoded with it. */
+typedef struct {
+    bool there, done;
+    cursor payload;
+    uint64_t lo;
+    size_t m;
+    class_map map;
+    void *words; /* in class order */
+} next_block;
+
 struct brv_scratch {
     uint8_t *base;
     size_t cap, used;
     void *dctx, *cctx; /* zstd contexts */
     prefetcher ahead;
+    next_block next;
     room payload, target; /* brv_read's */
 };
-
-/* A cursor over untrusted bytes. */
-typedef struct {
-    const uint8_t *p, *end;
-} cursor;
 
 static inline size_t left(const cursor *c) { return (size_t)(c->end - c->p); }
 
@@ -221,14 +241,6 @@ static inline void store_word(void *a, unsigned container, size_t i, uint64_t v)
 /* Bytes of m words of w bits in sliced form. */
 size_t sliced_size(size_t m, unsigned w);
 
-/* The classes of the segments that overlap words lo..lo+m-1 of a coded literal. */
-typedef struct {
-    const uint8_t *classes;   /* of each segment in the range, NULL with one table */
-    size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
-    size_t words;             /* in the range */
-    size_t count[MAX_TABLES]; /* words of each class */
-} class_map;
-
 /* A Huffman stream being decoded: its lowest `bit` bits are still to be taken. */
 typedef struct {
     const uint8_t *start, *end;
@@ -285,6 +297,10 @@ typedef struct brv_kernels {
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);
+    /* the first words of one class in each of two blocks at once, as many of both, in whole rounds; returns how many,
+     * at most m. NULL where that is no quicker; else for tables with look-ups and 32 or 64 lanes. */
+    size_t (*rans_two)(const rans_table *t, unsigned prob_bits, uint32_t *const x[2], unsigned lanes, cursor item[2],
+                       uint8_t *const out[2], size_t m);
     /* the other way round, from the last word to the first: words of renormalisation are put below w, where there must
      * be room for one a word and one more; returns the new w, NULL if a word has no frequency */
     uint16_t *(*rans_encode)(const rans_table *t, unsigned prob_bits, unsigned container, const void *words, size_t m,
@@ -318,6 +334,9 @@ void tunstall_free(node *nd);
 /* decode an item from behind its classes, in class order */
 int huff_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out);
+/* the items of two blocks, of a literal that is paired; rc of each */
+void rans_decode_two(const node *nd, const brv_kernels *k, cursor item[2], const class_map *const map[2],
+                     uint8_t *out[2], int rc[2]);
 int tunstall_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out, brv_scratch *s);
 /* encode words in class order to out (cap bytes), an item from behind its classes: 0, BRV_NOT_APPLICABLE (a word
  * without a code), BRV_NO_ROOM */
@@ -341,6 +360,9 @@ void class_restore(const class_map *map, const void *ordered, void *words, size_
 void class_places(const class_map *map, size_t *places);
 
 /* decode.c: evaluate a node on [lo, hi) into dst */
+/* the literal of a program of which two blocks are decoded at once: one that vectors look up, before which nothing
+ * changes how many words there are; n_nodes if there is none */
+uint32_t paired_literal(const brv_program *p);
 int eval_node(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t lo, uint64_t hi, cursor *payload, void *dst,
               brv_status *st);
 

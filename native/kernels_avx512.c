@@ -168,7 +168,7 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
     _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(bucket_, TABLE##_low), odd, bucket_, TABLE##_high)
 
 /* Half a round. SYMBOLS: the numbers of 32 symbols, in the lower six bits of each byte of a word. */
-#define PERMUTED_STEP(LOW, HIGH, SYMBOLS)                                                                       \
+#define PERMUTED_STEP(LOW, HIGH, SYMBOLS, P)                                                                    \
     {                                                                                                           \
         const __m512i j_ = _mm512_and_si512(LOW, inner);                                                        \
         const __m512i q_ = _mm512_shldv_epi16(HIGH, LOW, up); /* the state without its slot: 16 bits */         \
@@ -181,8 +181,8 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
         /* due: the new state is below 2^P, which is known before the carry of the addition is */               \
         const __m512i rest_ = _mm512_ternarylogic_epi64(top_, _mm512_adds_epu16(product_, r_), outer, 0xf8);    \
         const __mmask32 due_ = _mm512_testn_epi16_mask(rest_, rest_);                                           \
-        const __m512i next_ = _mm512_loadu_si512(p);                                                            \
-        p += 2 * (unsigned)__builtin_popcount(due_);                                                            \
+        const __m512i next_ = _mm512_loadu_si512(P);                                                            \
+        P += 2 * (unsigned)__builtin_popcount(due_);                                                            \
         const __m512i low_ = _mm512_add_epi16(product_, r_);                                                    \
         const __mmask32 carry_ = _mm512_cmplt_epu16_mask(low_, r_);                                             \
         HIGH = _mm512_mask_mov_epi16(_mm512_mask_add_epi16(top_, carry_, top_, one), due_, low_);               \
@@ -222,42 +222,83 @@ static void join_states(uint32_t *x, unsigned lanes, const __m512i low[2], const
     for (unsigned i = 0; i < lanes; i++) x[i] = (uint32_t)h[i] << 16 | l[i];
 }
 
+/* What is to be known of a table, in registers. */
+#define PERMUTED_TABLE(T)                                                                                              \
+    const rans_lookups *l = (T)->lookups;                                                                              \
+    const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;                                                                          \
+    const __m512i one = _mm512_set1_epi16(1), up = _mm512_set1_epi16((short)(16 - prob_bits)),                         \
+                  inner = _mm512_set1_epi16((short)((1 << (prob_bits - 6)) - 1)),                                      \
+                  outer = _mm512_set1_epi16((short)~((1u << prob_bits) - 1)),                                          \
+                  /* both bytes of a word: the bits that tell its bucket */                                            \
+                  within = _mm512_set1_epi64((long long)((prob_bits - 6) * EVERY_BYTE(1) + 0x3030202010100000u)),      \
+                  symbol = _mm512_loadu_si512(l->symbol), evens = _mm512_loadu_si512(even_bytes);                      \
+    __m512i own, alias, freq_low, freq_high, alias_freq_low, alias_freq_high, offset_low, offset_high, none;           \
+    bytes_of(l->own, &own, &none);                                                                                     \
+    bytes_of(l->alias, &alias, &none);                                                                                 \
+    bytes_of(l->freq, &freq_low, &freq_high);                                                                          \
+    bytes_of(l->alias_freq, &alias_freq_low, &alias_freq_high);                                                        \
+    bytes_of(l->offset, &offset_low, &offset_high);
+
+static const uint8_t even_bytes[64] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                       32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62,
+                                       64, 66, 68, 70, 72, 74, 76, 78, 80, 82, 84, 86, 88, 90, 92, 94,
+                                       96, 98, 100, 102, 104, 106, 108, 110, 112, 114, 116, 118, 120, 122, 124, 126};
+
+/* A round of 64 or 32 lanes: the words to OUT. */
+#define PERMUTED_64(LOW, HIGH, P, OUT)                                                      \
+    {                                                                                       \
+        __m512i a_, b_;                                                                     \
+        PERMUTED_STEP(LOW[0], HIGH[0], a_, P)                                               \
+        PERMUTED_STEP(LOW[1], HIGH[1], b_, P)                                               \
+        const __m512i numbers_ = _mm512_permutex2var_epi8(a_, evens, b_);                   \
+        _mm512_storeu_si512(OUT, _mm512_permutexvar_epi8(numbers_, symbol));                \
+    }
+#define PERMUTED_32(LOW, HIGH, P, OUT)                                                                           \
+    {                                                                                                            \
+        __m512i a_;                                                                                              \
+        PERMUTED_STEP(LOW[0], HIGH[0], a_, P)                                                                    \
+        _mm256_storeu_si256((__m256i *)(OUT), _mm512_cvtepi16_epi8(_mm512_permutexvar_epi8(a_, symbol)));        \
+    }
+
 static size_t rans_permuted(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item,
                             uint8_t *out, size_t m)
 {
-    const rans_lookups *l = t->lookups;
     const uint8_t *p = item->p;
-    const __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
-    const __m512i one = _mm512_set1_epi16(1), up = _mm512_set1_epi16((short)(16 - prob_bits)),
-                  inner = _mm512_set1_epi16((short)((1 << (prob_bits - 6)) - 1)),
-                  outer = _mm512_set1_epi16((short)~((1u << prob_bits) - 1)),
-                  /* both bytes of a word: the bits that tell its bucket */
-                  within = _mm512_set1_epi64((long long)((prob_bits - 6) * EVERY_BYTE(1) + 0x3030202010100000u)),
-                  symbol = _mm512_loadu_si512(l->symbol);
-    __m512i evens, low[2], high[2], own, alias, freq_low, freq_high, alias_freq_low, alias_freq_high, offset_low,
-        offset_high, none;
-    for (unsigned i = 0; i < 64; i++) ((uint8_t *)&evens)[i] = (uint8_t)(2 * i);
-    bytes_of(l->own, &own, &none);
-    bytes_of(l->alias, &alias, &none);
-    bytes_of(l->freq, &freq_low, &freq_high);
-    bytes_of(l->alias_freq, &alias_freq_low, &alias_freq_high);
-    bytes_of(l->offset, &offset_low, &offset_high);
+    __m512i low[2], high[2];
+    PERMUTED_TABLE(t)
     halve_states(x, lanes, low, high);
     size_t done = 0;
-    for (; lanes == 64 && done + 64 <= m && item->end - p >= 64 + 64; done += 64) {
-        __m512i a, b;
-        PERMUTED_STEP(low[0], high[0], a)
-        PERMUTED_STEP(low[1], high[1], b)
-        const __m512i numbers = _mm512_permutex2var_epi8(a, evens, b);
-        _mm512_storeu_si512(out + done, _mm512_permutexvar_epi8(numbers, symbol));
-    }
-    for (; lanes == 32 && done + 32 <= m && item->end - p >= 64; done += 32) {
-        __m512i a;
-        PERMUTED_STEP(low[0], high[0], a)
-        _mm256_storeu_si256((__m256i *)(out + done), _mm512_cvtepi16_epi8(_mm512_permutexvar_epi8(a, symbol)));
-    }
+    for (; lanes == 64 && done + 64 <= m && item->end - p >= 64 + 64; done += 64) PERMUTED_64(low, high, p, out + done)
+    for (; lanes == 32 && done + 32 <= m && item->end - p >= 64; done += 32) PERMUTED_32(low, high, p, out + done)
     join_states(x, lanes, low, high);
     item->p = p;
+    return done;
+}
+
+#define HAVE_RANS_TWO
+
+static size_t k_rans_two(const rans_table *t, unsigned prob_bits, uint32_t *const x[2], unsigned lanes, cursor item[2],
+                         uint8_t *const out[2], size_t m)
+{
+    const uint8_t *p = item[0].p, *q = item[1].p, *p_end = item[0].end, *q_end = item[1].end;
+    uint8_t *to = out[0], *other = out[1];
+    __m512i low[2], high[2], low2[2], high2[2];
+    PERMUTED_TABLE(t)
+    halve_states(x[0], lanes, low, high);
+    halve_states(x[1], lanes, low2, high2);
+    size_t done = 0;
+    for (; lanes == 64 && done + 64 <= m && p_end - p >= 64 + 64 && q_end - q >= 64 + 64; done += 64) {
+        PERMUTED_64(low, high, p, to + done)
+        PERMUTED_64(low2, high2, q, other + done)
+    }
+    for (; lanes == 32 && done + 32 <= m && p_end - p >= 64 && q_end - q >= 64; done += 32) {
+        PERMUTED_32(low, high, p, to + done)
+        PERMUTED_32(low2, high2, q, other + done)
+    }
+    join_states(x[0], lanes, low, high);
+    join_states(x[1], lanes, low2, high2);
+    item[0].p = p;
+    item[1].p = q;
     return done;
 }
 

@@ -932,6 +932,9 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .gather = k_gather,
         .huff8 = k_huff8,
         .rans = k_rans,
+#ifdef HAVE_RANS_TWO
+        .rans_two = k_rans_two,
+#endif
         .rans_encode = k_rans_encode,
         .huff_encode = k_huff_encode,
         .tunstall = k_tunstall,

@@ -221,17 +221,19 @@ static void shortest(const prices *p, cut *path)
     for (unsigned at = p->bits; at; path->edge[++path->n] = at) at = from[at];
 }
 
-/* Fields of a cut that one pass decodes: a top that hardly varies or none, a symbol of at most 8 bits, raw bits of
+/* Fields of a cut that one pass decodes: one or two that hardly vary or none, a symbol of at most 8 bits, raw bits of
  * which there are not too many; in words of 8 bits a symbol and raw bits. */
 static bool joinable(const prices *p, const cut *c)
 {
     if (c->n < 2 || p->choice[0][c->edge[c->n - 1]].way != BRV_RAW) return false;
     if (p->bits == BRV_SYMBOL_BITS) return c->n == 2;
-    if ((p->bits != 16 && p->bits != 32) || c->n > 3) return false;
-    const unsigned top = c->n == 3 ? p->bits - c->edge[1] : 0, rest = c->edge[c->n - 1];
-    const brv_choice *first = &p->choice[c->edge[1]][c->edge[0]];
-    return top <= MOST_TOP && c->edge[c->n - 2] - rest <= BRV_SYMBOL_BITS && rest <= (p->bits == 16 ? 14 : 24) &&
-           (c->n == 2 || first->way == BRV_CONST || first->way == BRV_SPARSE);
+    if ((p->bits != 16 && p->bits != 32) || c->n > 4) return false;
+    const unsigned symbol = c->edge[c->n - 2], rest = c->edge[c->n - 1];
+    for (unsigned i = 0; i + 2 < c->n; i++) {
+        const int way = p->choice[c->edge[i + 1]][c->edge[i]].way;
+        if (way != BRV_CONST && way != BRV_SPARSE) return false;
+    }
+    return p->bits - symbol <= MOST_TOP && symbol - rest <= BRV_SYMBOL_BITS && rest <= (p->bits == 16 ? 14 : 24);
 }
 
 /* What the Merge of the fields of a cut that are priced ranks; the only field itself. */

@@ -344,6 +344,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
     const uint64_t words = count < block ? count : block;
     /* the root's words, one partial block, and what the nodes below need */
     p->scratch = scratch_need(p, 0, words) + 2 * ((size_t)words * 8 + 192);
+    p->paired = shared ? paired_literal(p) : p->n_nodes;
     return p;
 }
 

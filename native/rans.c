@@ -250,24 +250,53 @@ void rans_free(node *nd)
     free(nd->rans);
 }
 
-int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out)
+/* The states that an item begins with: 0 or BRV_PAYLOAD. */
+static int read_states(const node *nd, cursor *item, uint32_t *x)
 {
     const size_t heads = 4 * (size_t)nd->lanes;
-    uint32_t x[MAX_LANES];
-    if (left(&item) < heads || left(&item) & 1) return BRV_PAYLOAD;
-    memcpy(x, item.p, heads);
-    item.p += heads;
+    if (left(item) < heads || left(item) & 1) return BRV_PAYLOAD;
+    memcpy(x, item->p, heads);
+    item->p += heads;
     for (unsigned j = 0; j < nd->lanes; j++)
         if (x[j] >> nd->max_len == 0 || x[j] >> nd->max_len >> 16) return BRV_PAYLOAD;
-    uint8_t *to = out;
-    for (uint32_t c = 0; c < nd->tables; c++) {
-        int rc = k->rans(&nd->rans[c], nd->max_len, nd->container, x, nd->lanes, &item, to, map->count[c]);
-        if (rc) return rc;
-        to += map->count[c] * nd->container;
-    }
+    return 0;
+}
+
+/* Whether decoding ended as encoding began: 0 or BRV_PAYLOAD. */
+static int check_end(const node *nd, const cursor *item, const uint32_t *x)
+{
     for (unsigned j = 0; j < nd->lanes; j++)
         if (x[j] != (uint32_t)1 << nd->max_len) return BRV_PAYLOAD;
-    return left(&item) ? BRV_PAYLOAD : 0;
+    return left(item) ? BRV_PAYLOAD : 0;
+}
+
+int rans_decode(const node *nd, const brv_kernels *k, cursor item, const class_map *map, void *out)
+{
+    uint32_t x[MAX_LANES];
+    int rc = read_states(nd, &item, x);
+    uint8_t *to = out;
+    for (uint32_t c = 0; !rc && c < nd->tables; c++) {
+        rc = k->rans(&nd->rans[c], nd->max_len, nd->container, x, nd->lanes, &item, to, map->count[c]);
+        to += map->count[c] * nd->container;
+    }
+    return rc ? rc : check_end(nd, &item, x);
+}
+
+void rans_decode_two(const node *nd, const brv_kernels *k, cursor item[2], const class_map *const map[2],
+                     uint8_t *out[2], int rc[2])
+{
+    uint32_t x[2][MAX_LANES], *const states[2] = {x[0], x[1]};
+    for (unsigned b = 0; b < 2; b++) rc[b] = read_states(nd, &item[b], x[b]);
+    for (uint32_t c = 0; c < nd->tables; c++) {
+        const size_t *n[2] = {&map[0]->count[c], &map[1]->count[c]};
+        const size_t done = rc[0] || rc[1] ? 0 : k->rans_two(&nd->rans[c], nd->max_len, states, nd->lanes, item, out, *n[0] < *n[1] ? *n[0] : *n[1]);
+        for (unsigned b = 0; b < 2; b++) {
+            if (!rc[b]) rc[b] = k->rans(&nd->rans[c], nd->max_len, 1, x[b], nd->lanes, &item[b], out[b] + done, *n[b] - done);
+            out[b] += *n[b];
+        }
+    }
+    for (unsigned b = 0; b < 2; b++)
+        if (!rc[b]) rc[b] = check_end(nd, &item[b], x[b]);
 }
 
 int rans_encode(const node *nd, const brv_kernels *k, const void *words, const class_map *map, uint8_t *out, size_t cap, size_t *len,

@@ -39,11 +39,11 @@ int scratch_reserve(brv_scratch *s, size_t n)
 size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words)
 {
     const node *nd = &p->nodes[i];
-    size_t need = 0, own = (size_t)words * 8 + 192;
+    size_t need = 0, own = (size_t)words * 8 + 512;
     if (nd->op == OP_LIT) return 2 * own; /* classes, sliced bytes, rans words */
     for (uint32_t c = i + 1; c < nd->end; c = p->nodes[c].end) {
         size_t n = scratch_need(p, c, words);
         if (n > need) need = n;
     }
-    return need + 2 * own; /* an array a child, and one more for a fused pair */
+    return need + 2 * own; /* an array a child, and one more for a fused pair; or what is listed of two sparse fields */
 }

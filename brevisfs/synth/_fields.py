@@ -54,25 +54,25 @@ def cut(sample: Sample, settings: Settings) -> Parts:
 def is_joined(parts: list[tuple[Field, Node]], bits: int) -> bool:
     """Whether one pass decodes a Merge of such fields.
 
-    That is a top that hardly varies, a symbol and raw bits; in bytes a symbol and raw bits.
+    That is one field or two that hardly vary, a symbol and raw bits; in bytes a symbol and raw bits.
     """
     if len(parts) < 2 or parts[-1][1] != Lit(Raw()):
         return False
     if bits == SYMBOL_BITS:
         return len(parts) == 2
-    fields, nodes = [field for field, _ in parts], [node for _, node in parts]
+    (symbol, _), (rest, _) = parts[-2:]
     return (
         bits in JOINED_REST
-        and len(parts) <= 3
-        and bits - fields[-2].high <= MOST_TOP
-        and fields[-2].width <= SYMBOL_BITS
-        and fields[-1].width <= JOINED_REST[bits]
-        and (
-            len(nodes) == 2
-            or isinstance(nodes[0], Const)
-            or (isinstance(nodes[0], Lit) and isinstance(nodes[0].encoding, Sparse))
-        )
+        and len(parts) <= 4
+        and bits - symbol.high <= MOST_TOP
+        and symbol.width <= SYMBOL_BITS
+        and rest.width <= JOINED_REST[bits]
+        and all(_hardly_varies(node) for _, node in parts[:-2])
     )
+
+
+def _hardly_varies(node: Node) -> bool:
+    return isinstance(node, Const) or (isinstance(node, Lit) and isinstance(node.encoding, Sparse))
 
 
 def field_time(bits: int) -> float:
