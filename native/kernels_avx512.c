@@ -95,6 +95,27 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
     }
 }
 
+#define HAVE_JOIN_W8
+
+/* d[i] = sym[i] << narrow | low[i], rotated right by r */
+static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned narrow,
+                    unsigned r, size_t n)
+{
+    const __m128i up = _mm_cvtsi32_si128((int)narrow), right = _mm_cvtsi32_si128((int)r),
+                  left = _mm_cvtsi32_si128((int)(8 - r));
+    const __m512i stays = _mm512_set1_epi8((char)(0xff >> r));
+    for (size_t i = 0; i < n; i += 64) {
+        const __mmask64 here = first_lanes(n - i);
+        FETCH_OUT(d + i)
+        const __m512i a = _mm512_maskz_loadu_epi8(here, sym + i), b = _mm512_maskz_loadu_epi8(here, low + i);
+        const __m512i x = _mm512_or_si512(_mm512_sll_epi16(a, up), b);
+        /* by the bits of the mask from one or from the other */
+        const __m512i v = _mm512_ternarylogic_epi64(stays, _mm512_srl_epi16(x, right), _mm512_sll_epi16(x, left), 0xca);
+        if (n - i >= 64) _mm512_storeu_si512(d + i, v);
+        else _mm512_mask_storeu_epi8(d + i, here, v);
+    }
+}
+
 #include "kernels_x86.h"
 
 #define HAVE_TALL_TILES

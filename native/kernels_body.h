@@ -475,6 +475,7 @@ static void join_wide(w16 *restrict d, const uint8_t *restrict sym, const uint8_
 }
 #endif
 
+#ifndef HAVE_JOIN_W8
 /* d[i] = sym[i] << narrow | low[i], rotated right by r; 8 bytes at a time */
 static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint8_t *restrict low, unsigned narrow,
                     unsigned r, size_t n)
@@ -490,6 +491,10 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
         d[i] = (uint8_t)(x >> r | x << (8 - r));
     }
 }
+#endif
+
+/* Words whose low bits are unpacked at a time, in groups of 256. */
+enum { JOIN_STEP = 1024 };
 
 static void k_join(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                    unsigned w, uint64_t top, unsigned r)
@@ -505,13 +510,13 @@ static void k_join(void *dst, unsigned container, const uint8_t *symbols, const 
     for (size_t c = 0, sum = 0; map->classes && c < MAX_TABLES; sum += map->count[c++]) next[c] = symbols + sum;
     size_t segment = 0, in_segment = map->first; /* left of it */
     if (map->classes) sym = next[map->classes[0]];
-    uint8_t group[256];
-    for (size_t i = 0; i < m; i += 256) {
-        const size_t n = m - i < 256 ? m - i : 256;
-        const uint8_t *low = group;
-        if (narrow == 8) low = rest + i;
-        else if (n == 256) unpack_low(&parts, i / 256, group);
-        else unpack_low_ragged(&parts, i / 256, n, group);
+    uint8_t unpacked[JOIN_STEP];
+    for (size_t i = 0; i < m; i += JOIN_STEP) {
+        const size_t n = m - i < JOIN_STEP ? m - i : JOIN_STEP;
+        const uint8_t *low = narrow == 8 ? rest + i : unpacked;
+        for (size_t g = 0; narrow < 8 && g < n; g += 256)
+            if (n - g >= 256) unpack_low(&parts, (i + g) / 256, unpacked + g);
+            else unpack_low_ragged(&parts, (i + g) / 256, n - g, unpacked + g);
         for (size_t j = 0; j < n;) {
             const size_t some = n - j < in_segment ? n - j : in_segment;
             if (container == 1) join_w8((uint8_t *)dst + i + j, sym, low + j, narrow, r, some);
