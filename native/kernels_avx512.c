@@ -185,6 +185,8 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
 
 /* 32 or 64 lanes, the low and high halves of 32 states a vector, of tables of 64 buckets: they are looked up in
  * registers, so nothing is gathered. A number of 16 bits takes two permutations of bytes. */
+#define OF(I,TABLE) \
+    _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(I, TABLE##_low), odd, I, TABLE##_high)
 #define PERMUTED(TABLE) \
     _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(bucket_, TABLE##_low), odd, bucket_, TABLE##_high)
 
@@ -195,18 +197,18 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
         const __m512i q_ = _mm512_shldv_epi16(HIGH, LOW, up); /* the state without its slot: 16 bits */         \
         const __m512i bucket_ = _mm512_multishift_epi64_epi8(within, LOW);                                      \
         const __mmask32 other_ = _mm512_cmpge_epu16_mask(j_, _mm512_maskz_permutexvar_epi8(~odd, bucket_, own)); \
-        const __m512i f_ = _mm512_mask_mov_epi16(PERMUTED(freq), other_, PERMUTED(alias_freq));                 \
         const __m512i r_ = _mm512_mask_add_epi16(j_, other_, j_, PERMUTED(offset));                             \
         SYMBOLS = _mm512_mask_mov_epi16(bucket_, other_, _mm512_permutexvar_epi8(bucket_, alias));              \
+        const __m512i f_ = OF(SYMBOLS, freq);                                                              \
         const __m512i product_ = _mm512_mullo_epi16(q_, f_), top_ = _mm512_mulhi_epu16(q_, f_);                 \
-        /* due: the new state is below 2^P, which is known before the carry of the addition is */               \
-        const __m512i rest_ = _mm512_ternarylogic_epi64(top_, _mm512_adds_epu16(product_, r_), outer, 0xf8);    \
+        const __m512i low_ = _mm512_add_epi16(product_, r_);                                                    \
+        const __mmask32 carry_ = _mm512_cmplt_epu16_mask(low_, r_);                                             \
+        const __m512i high_ = _mm512_mask_add_epi16(top_, carry_, top_, one);                                   \
+        const __m512i rest_ = _mm512_ternarylogic_epi64(high_, low_, outer, 0xf8);                              \
         const __mmask32 due_ = _mm512_testn_epi16_mask(rest_, rest_);                                           \
         const __m512i next_ = _mm512_loadu_si512(P);                                                            \
         P += 2 * (unsigned)__builtin_popcount(due_);                                                            \
-        const __m512i low_ = _mm512_add_epi16(product_, r_);                                                    \
-        const __mmask32 carry_ = _mm512_cmplt_epu16_mask(low_, r_);                                             \
-        HIGH = _mm512_mask_mov_epi16(_mm512_mask_add_epi16(top_, carry_, top_, one), due_, low_);               \
+        HIGH = _mm512_mask_mov_epi16(high_, due_, low_);                                                        \
         LOW = _mm512_mask_expand_epi16(low_, due_, next_);                                                      \
     }
 
@@ -253,11 +255,10 @@ static void join_states(uint32_t *x, unsigned lanes, const __m512i low[2], const
                   /* both bytes of a word: the bits that tell its bucket */                                            \
                   within = _mm512_set1_epi64((long long)((prob_bits - 6) * EVERY_BYTE(1) + 0x3030202010100000u)),      \
                   symbol = _mm512_loadu_si512(l->symbol), evens = _mm512_loadu_si512(even_bytes);                      \
-    __m512i own, alias, freq_low, freq_high, alias_freq_low, alias_freq_high, offset_low, offset_high, none;           \
+    __m512i own, alias, freq_low, freq_high, offset_low, offset_high, none;           \
     bytes_of(l->own, &own, &none);                                                                                     \
     bytes_of(l->alias, &alias, &none);                                                                                 \
     bytes_of(l->freq, &freq_low, &freq_high);                                                                          \
-    bytes_of(l->alias_freq, &alias_freq_low, &alias_freq_high);                                                        \
     bytes_of(l->offset, &offset_low, &offset_high);
 
 static const uint8_t even_bytes[64] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
