@@ -22,12 +22,12 @@ static void make_map(const node *nd, uint64_t lo, size_t m, const uint8_t *class
     map->n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
     map->first = to_end < m ? (size_t)to_end : m;
     map->segment = nd->segment < m ? (size_t)nd->segment : m;
-    size_t left_over = m;
-    for (size_t i = 0, n = map->first; i < map->n; i++) {
-        map->count[classes[i]] += n;
-        left_over -= n;
-        n = map->segment < left_over ? map->segment : left_over;
-    }
+    /* Counted in turns, so that a segment need not wait for one of its class before it. */
+    uint32_t turns[2][MAX_TABLES] = {{0}};
+    for (size_t i = 0; i < map->n; i++) turns[i & 1][classes[i]]++;
+    for (size_t c = 0; c < nd->tables; c++) map->count[c] = (size_t)(turns[0][c] + turns[1][c]) * map->segment;
+    map->count[classes[0]] -= map->segment - map->first;
+    map->count[classes[map->n - 1]] -= map->first + (map->n - 1) * map->segment - m;
 }
 
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
@@ -41,8 +41,9 @@ int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo
         if (left(item) < bytes) return BRV_PAYLOAD;
         a = scratch_take(s, n);
         k->unpack(item->p, n, w, 1, a);
-        for (size_t i = 0; i < n; i++)
-            if (a[i] >= nd->tables) return BRV_PAYLOAD;
+        uint8_t last = 0;
+        for (size_t i = 0; i < n; i++) last = a[i] > last ? a[i] : last;
+        if (last >= nd->tables) return BRV_PAYLOAD;
         item->p += bytes;
     }
     make_map(nd, lo, m, a, map);
