@@ -78,6 +78,9 @@ int brv_recurring(const void *words, size_t n, unsigned bits, size_t reach, size
 int brv_recurrences(const void *words, size_t n, unsigned container, size_t pattern, uint64_t *out, size_t room,
                     size_t *found);
 
+/* Bytes of the item that a zstd literal, compressed at this level, has of the n words. */
+int brv_zstd_bytes(brv_scratch *s, const void *words, size_t n, unsigned bits, int level, size_t *bytes);
+
 /* Entropy, in bits, of all the words' lowest bytes, of the bytes above, and so on: planes[ceil(bits / 8)]. */
 int brv_plane_bits(const void *words, size_t n, unsigned bits, double *planes);
 

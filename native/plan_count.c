@@ -1,4 +1,6 @@
 /* What words are made of: counts, bits that vary, what comes again. */
+#include <zstd.h>
+
 #include "plan_internal.h"
 
 #define MOST_COUNTED ((size_t)1 << 31) /* words, so that 32 bits count them */
@@ -306,4 +308,22 @@ int brv_recurrences(const void *words, size_t n, unsigned container, size_t patt
     FOR_WORDS(container, CALL)
 #undef CALL
     return 0;
+}
+
+int brv_zstd_bytes(brv_scratch *s, const void *words, size_t n, unsigned bits, int level, size_t *bytes)
+{
+    if (bits < 1 || bits > 64 || n < 1 || n > MOST_COUNTED) return BRV_ARGUMENT;
+    const size_t sliced = sliced_size(n, bits), bound = ZSTD_compressBound(sliced);
+    uint8_t *room = malloc(sliced + bound);
+    if (!s->cctx) s->cctx = ZSTD_createCCtx();
+    int rc = room && s->cctx ? 0 : BRV_NO_MEMORY;
+    if (!rc) {
+        kernels_for("avx2")->pack(words, n, bits, container_of(bits), room);
+        uint8_t length[10];
+        *bytes = ZSTD_compressCCtx(s->cctx, room + sliced, bound, room, sliced, level);
+        if (ZSTD_isError(*bytes)) rc = BRV_NO_MEMORY;
+        else *bytes += put_varint(length, *bytes);
+    }
+    free(room);
+    return rc;
 }

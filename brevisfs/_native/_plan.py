@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, NewType
 import numpy as np
 import numpy.typing as npt
 
+from brevisfs._native import _local
 from brevisfs._native._brevis import ffi, lib
 
 Words = npt.NDArray[Any]
@@ -169,6 +170,13 @@ def recurrences(words: Words, pattern: int, most: int) -> list[int]:
     out, found = ffi.new("uint64_t[]", most), ffi.new("size_t *")
     _done(lib.brv_recurrences(ffi.from_buffer(words), len(words), words.itemsize, pattern, out, most, found))
     return list(out[0 : found[0]])
+
+
+def zstd_bytes(words: Words, bits: int, level: int) -> int:
+    """Bytes of the item that a zstd literal, compressed at a level, has of the words."""
+    found = ffi.new("size_t *")
+    _done(lib.brv_zstd_bytes(_local.scratch, ffi.from_buffer(words), len(words), bits, level, found))
+    return int(found[0])
 
 
 def plane_bits(words: Words, bits: int) -> npt.NDArray[np.float64]:
