@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs._native import _plan
-from brevisfs.synth._sample import Sample, undo
+from brevisfs.synth._sample import Sample
 
 ZERO_SHARES = (0.001, 0.01, 0.1, 0.5)
 DISTINCT_SHARES = (0.004, 0.03, 0.25, 0.75)
@@ -23,8 +23,8 @@ def context(kind: str, glance: Sample) -> str:
     words = glance.words
     zeros = bisect(ZERO_SHARES, 1 - np.count_nonzero(words) / len(words))
     distinct = bisect(DISTINCT_SHARES, len(np.unique(words)) / len(words))
-    changes = [undo("add", piece, glance.bits) for piece in glance.pieces if len(piece) > 1]
-    entropy = plane_bits(np.concatenate(changes), glance.bits).sum() if changes else 0.0
+    changes = glance.undone("add").words if len(words) > len(glance.ends) else words[:0]
+    entropy = plane_bits(changes, glance.bits).sum() if len(changes) else 0.0
     difference = round(DIFFERENCE_STEPS * float(entropy) / glance.bits)
     return f"{kind} n{glance.count.bit_length() // SIZE_STEP} z{zeros} d{distinct} e{difference}"
 

@@ -83,7 +83,7 @@ class Hole:
     @cached_property
     def sample(self) -> Sample:
         """The words, all of them if they are few."""
-        return self._words.sample() if isinstance(self._words, Part) else self._words()
+        return self._words.sample(self.recurring) if isinstance(self._words, Part) else self._words()
 
     @cached_property
     def glance(self) -> Sample:
@@ -107,7 +107,9 @@ class Hole:
     @cached_property
     def recurring(self) -> bool:
         """Whether words recur at a distance, so that zstd is worth trials everywhere."""
-        return _zstd.recurs(self.sample) if self._recurring is None else self._recurring
+        if self._recurring is not None:
+            return self._recurring
+        return _zstd.recurs(self.sample if self.part is None else self.part.runs(*_zstd.LOOKED_AT))
 
     @cached_property
     def survey(self) -> _structure.Survey | None:
@@ -135,7 +137,7 @@ class Hole:
     @property
     def held(self) -> int:
         """Bytes of memory that the words take, once they were asked for."""
-        return sum(piece.nbytes for piece in self.sample.pieces) if "sample" in self.__dict__ else 0
+        return self.sample.words.nbytes if "sample" in self.__dict__ else 0
 
     @property
     def is_turned_first(self) -> bool:

@@ -27,6 +27,7 @@ from brevisfs.synth._prior import Prior
 from brevisfs.synth._profile import Profile
 from brevisfs.synth._search import Strategy
 from brevisfs.synth._sections import Cut, sections
+from brevisfs.synth._source import WHOLE_BYTES
 from brevisfs.synth._ties import Tie, ties
 
 Progress = Callable[[int, int], None]
@@ -37,10 +38,6 @@ REFERENCE_GAIN = 0.97
 
 MOST_PLANS = 4
 """Sections planned ahead at most: each takes some 100 MB while it is looked at."""
-
-
-KEPT_BYTES = 1 << 23
-"""Sections up to this long are read once for all that is asked of them."""
 
 _WRITTEN = "it was written to while it was packed; pack it again when that is done"
 
@@ -67,7 +64,7 @@ class _FileSource:
 
     def __init__(self, fd: int, offset: int, nbytes: int, keep: bool = False) -> None:
         self._fd, self._offset, self.nbytes = fd, offset, nbytes
-        self._keep = keep and nbytes <= KEPT_BYTES
+        self._keep = keep and nbytes <= WHOLE_BYTES
         self._kept: Bytes | None = None
 
     def read(self, lo: int, hi: int) -> Bytes:

@@ -142,8 +142,8 @@ def _field(hole: Hole, field: Field, choice: Choice) -> Slot:
 def _bits_of(sample: Sample, field: Field) -> Sample:
     kind, narrow = sample.words.dtype.type, container(field.width)
     mask = kind((1 << field.width) - 1)
-    pieces = tuple(((piece >> kind(field.low)) & mask).astype(narrow) for piece in sample.pieces)
-    return replace(sample, bits=field.width, pieces=pieces)
+    words = ((sample.words >> kind(field.low)) & mask).astype(narrow)
+    return replace(sample, bits=field.width, words=words)
 
 
 def _under(hole: Hole, production: str, steps: tuple[Step, ...]) -> Move:
@@ -179,13 +179,14 @@ def _mask_bits(share: float) -> float:
 def _select(hole: Hole, word: int) -> Move:
     """A mask of the words that are not `word`, and those."""
     sample = hole.sample
-    masks = [piece != sample.words.dtype.type(word) for piece in sample.pieces]
-    share = sum(int(np.count_nonzero(mask)) for mask in masks) / len(sample.words)
-    left = tuple(piece[mask] for piece, mask in zip(sample.pieces, masks, strict=True) if mask.any())
-    ones = replace(sample, bits=1, pieces=tuple(mask.astype(np.uint8) for mask in masks))
+    mask = sample.words != sample.words.dtype.type(word)
+    ones = replace(sample, bits=1, words=mask.astype(np.uint8))
+    left = np.add.reduceat(ones.words, sample.starts, dtype=np.int64)
+    ends = tuple(np.cumsum(left[left > 0]).tolist())
+    share = ends[-1] / len(sample.words)
     # Each block has its own share of the others.
     count, block = max(1, round(share * sample.count)), max(1, round(share * sample.block))
-    others = Sample(sample.bits, count, block, left)
+    others = Sample(sample.bits, count, block, sample.words[mask], ends)
     made = [
         Hole(lambda: ones, hole.depth + 1, "u1", hole.settings, recurring=False),
         Hole(
@@ -217,8 +218,8 @@ def _palette(hole: Hole, limit: float) -> Move | None:
     if words is None:
         return None
     sample, bits = hole.sample, index_bits(len(words))
-    places = tuple(np.searchsorted(words, piece).astype(container(bits)) for piece in sample.pieces)
-    indexes = replace(sample, bits=bits, pieces=places)
+    places = np.searchsorted(words, sample.words).astype(container(bits))
+    indexes = replace(sample, bits=bits, words=places)
     values = tuple(words.tolist())
     size = NODE_BYTES + len(to_wire(Palette(values, Const(0))))
     toll = hole.settings.toll * sample.count * _times.PALETTE / 8

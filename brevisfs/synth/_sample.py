@@ -25,19 +25,28 @@ Step = Function | ScanKind
 """A Map's function or a Scan's kind."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """Runs of neighbouring words of a stream of `count` words of `bits` bits on blocks of `block`."""
+    """Runs of neighbouring words of a stream of `count` words of `bits` bits on blocks of `block`.
+
+    `words` are those of all runs, one of which ends at each of `ends`.
+    """
 
     bits: int
     count: int
     block: int
-    pieces: tuple[Words, ...]
+    words: Words
+    ends: tuple[int, ...]
 
-    @cached_property
-    def words(self) -> Words:
-        """All the words sampled."""
-        return self.pieces[0] if len(self.pieces) == 1 else np.concatenate(self.pieces)
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Where the runs begin."""
+        return (0, *self.ends[:-1])
+
+    @property
+    def runs(self) -> list[Words]:
+        """The words of each run."""
+        return [self.words[start:end] for start, end in zip(self.starts, self.ends, strict=True)]
 
     @cached_property
     def varying(self) -> int:
@@ -52,22 +61,25 @@ class Sample:
 
     def undone(self, step: Step) -> Sample:
         """The child's words under a Map or Scan; for a Scan the stream has two words or more."""
-        fewer = int(isinstance(step, str))
         words = undo(step, self.words, self.bits)
-        ends = list(accumulate(map(len, self.pieces)))
-        pieces = (words[end - len(piece) : end - fewer] for piece, end in zip(self.pieces, ends, strict=True))
-        some = tuple(piece for piece in pieces if len(piece))
-        return Sample(self.bits, self.count - fewer, self.block, some)
+        if not isinstance(step, str):
+            return replace(self, words=words)
+        if len(self.ends) > 1:
+            words = np.delete(words, np.array(self.ends[:-1]) - 1)
+        lengths = [end - start - 1 for start, end in zip(self.starts, self.ends, strict=True)]
+        ends = tuple(accumulate(length for length in lengths if length))
+        return Sample(self.bits, self.count - 1, self.block, words, ends)
 
-    def head(self, runs: int, length: int) -> Sample:
-        """A smaller sample: up to `runs` runs of up to `length` words."""
-        if len(self.pieces) >= runs:
-            pieces = [self.pieces[i][:length] for i in spread(len(self.pieces), runs)]
+    def head(self, most: int, length: int) -> Sample:
+        """A smaller sample: up to `most` runs of up to `length` words."""
+        spans = list(zip(self.starts, self.ends, strict=True))
+        if len(spans) >= most:
+            starts = [spans[i] for i in spread(len(spans), most)]
         else:
-            pieces = [
-                piece[at : at + length] for piece in self.pieces for at in cuts(len(piece), length, runs)
-            ]
-        return replace(self, pieces=tuple(pieces))
+            starts = [(start + at, end) for start, end in spans for at in cuts(end - start, length, most)]
+        runs = [self.words[start : min(end, start + length)] for start, end in starts]
+        words = runs[0] if len(runs) == 1 else np.concatenate(runs)
+        return replace(self, words=words, ends=tuple(accumulate(map(len, runs))))
 
 
 def spread(size: int, wanted: int) -> list[int]:
@@ -81,9 +93,12 @@ def cuts(size: int, length: int, wanted: int) -> list[int]:
     return [i * length for i in spread(max(1, size // length), wanted)]
 
 
+_CONTAINERS = [np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}") for bits in range(65)]
+
+
 def container(bits: int) -> np.dtype[Any]:
     """The smallest unsigned type that holds a word of `bits` bits."""
-    return np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}")
+    return _CONTAINERS[bits]
 
 
 def from_flat(data: Buffer, bits: int) -> Words:

@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from brevisfs._native import Buffer
-from brevisfs.synth._sample import Sample, Words, cuts, from_flat
+from brevisfs.synth._sample import Sample, Words, container, cuts, from_flat
 
-SAMPLE_WORDS = 1 << 20
-"""Streams up to this long are looked at whole."""
+RUNS, SHORTEST_RUN, LONGEST_RUN, RUN_SHARE = 64, 1 << 10, 1 << 12, 1 << 11
+"""A sample is so many runs, each a share of the words if not too short or long; or all words if no more."""
 
-PIECE_WORDS = 1 << 14
-"""Length of one run of a sample of a longer stream."""
+LONG_RUN = 1 << 14
+"""Length of the runs where words recur at a distance."""
+
+WHOLE_BYTES = 1 << 23
+"""Streams up to this long are read once for all that is asked of them."""
 
 PASS_WORDS = 1 << 19
 """Words held at a time in a pass over all of a stream: a multiple of what any chunk has."""
@@ -96,14 +101,20 @@ class Part:
         for lo in range(0, self.count, PASS_WORDS):
             yield self.words(lo, min(self.count, lo + PASS_WORDS))
 
-    def sample(self) -> Sample:
+    def sample(self, long: bool) -> Sample:
         """All the words if there are few, else runs of them from all over."""
-        if self.count <= SAMPLE_WORDS:
-            return Sample(self.bits, self.count, self.block, (self.words(0, self.count),))
-        return self.runs(SAMPLE_WORDS // PIECE_WORDS, PIECE_WORDS)
+        length = LONG_RUN if long else min(max(self.count // RUN_SHARE, SHORTEST_RUN), LONGEST_RUN) // 8 * 8
+        return self.runs(RUNS, length)
 
-    def runs(self, wanted: int, length: int) -> Sample:
-        """Up to `wanted` runs of `length` words, a multiple of 8, from all over."""
-        starts = cuts(self.count, length, wanted)
-        pieces = [self.words(at, min(self.count, at + length)) for at in starts]
-        return Sample(self.bits, self.count, self.block, tuple(pieces))
+    def runs(self, most: int, length: int) -> Sample:
+        """Up to `most` runs of `length` words, a multiple of 8, or all words if they are no more."""
+        if self.count <= most * length:
+            return Sample(self.bits, self.count, self.block, self.words(0, self.count), (self.count,))
+        starts = cuts(self.count, length, most)
+        if self.nbytes <= WHOLE_BYTES and 8 * container(self.bits).itemsize == self.bits:
+            words = self.words(0, self.count)
+            runs = [words[at : at + length] for at in starts]
+        else:
+            runs = [self.words(at, at + length) for at in starts]
+        ends = tuple(range(length, most * length + 1, length))
+        return Sample(self.bits, self.count, self.block, np.concatenate(runs), ends)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +65,8 @@ def time(step: Step) -> float:
 def looks(glance: Sample) -> list[Look]:
     """The glance as it is, then under each of the productions that apply to it."""
     every = [("", ()), *_candidates(glance)]
-    ends = list(accumulate(map(len, glance.pieces)))
-    planes = _plan.looks(glance.words, ends, glance.bits, [list(map(undoing, steps)) for _, steps in every])
+    changes = [list(map(undoing, steps)) for _, steps in every]
+    planes = _plan.looks(glance.words, glance.ends, glance.bits, changes)
     found = [Look(name, steps, row) for (name, steps), row in zip(every, planes, strict=True)]
     return found if found[0].bits > 0 else found[:1]
 
@@ -98,7 +97,7 @@ def _candidates(glance: Sample) -> Iterator[tuple[str, tuple[Step, ...]]]:
         lowest = int(glance.words.min())
         if lowest:
             yield "map add", (Add(lowest),)
-    if min(len(piece) for piece in glance.pieces) >= 2:
+    if all(end - start > 1 for start, end in zip(glance.starts, glance.ends, strict=True)):
         yield "scan xor", ("xor",)
         yield "scan add", ("add",)
         yield "scan add zigzag", ("add", ZigZag())

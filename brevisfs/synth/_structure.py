@@ -20,7 +20,9 @@ from brevisfs.synth._source import PASS_WORDS, Part
 MAX_PERIOD = 1 << 20
 """Words of the longest period a Repeat may have."""
 
-PATTERN_WORDS = 8
+PATTERN_WORDS, MOST_RECURRENCES = 8, 8
+"""The first words, which come again after a period, and how often they are looked for."""
+
 MAX_CHUNKS = 1 << 17
 MAX_RUNS = 7
 LEVELS = 6
@@ -133,23 +135,18 @@ def _exact(part: Part, found: Survey, level: int, first: int, last: int) -> tupl
 
 def period(part: Part, shape: tuple[int, ...]) -> int | None:
     """The shortest period found that divides the stream and that all the words keep, if any."""
-    candidates = {part.count // times for times in (2, 3, 4, 8, 16, 32, 64) if part.count % times == 0}
-    if prod(shape) == part.count:
-        candidates |= {prod(shape[axis:]) for axis in range(1, len(shape))}
     words = part.words(0, min(part.count, MAX_PERIOD + PATTERN_WORDS))
-    if len(words) > PATTERN_WORDS:
-        candidates |= set(_plan.recurrences(words, PATTERN_WORDS, PATTERN_WORDS))
+    pattern = min(PATTERN_WORDS, (part.count + 1) // 2)
+    candidates = set(_plan.recurrences(words, pattern, MOST_RECURRENCES))
+    if len(candidates) == MOST_RECURRENCES:
+        # They may come again later too: where is a guess.
+        candidates |= {part.count // times for times in (2, 3, 4, 8, 16, 32, 64)}
+        candidates |= {prod(shape[axis:]) for axis in range(1, len(shape))}
     for length in sorted(candidates):
         fits = 0 < length <= min(MAX_PERIOD, part.count // 2) and part.count % length == 0
-        if fits and length * part.bits % 8 == 0 and _begins(words, length) and _keeps(part, length):
+        if fits and length * part.bits % 8 == 0 and _keeps(part, length):
             return length
     return None
-
-
-def _begins(words: Words, length: int) -> bool:
-    """Whether the first words may come again after `length`: a look that spares most passes."""
-    again = words[length : length + PATTERN_WORDS]
-    return bool((again == words[: len(again)]).all())
 
 
 def _keeps(part: Part, length: int) -> bool:

@@ -109,7 +109,7 @@ def test_several_tables_are_priced_as_one_by_one(seed: int, bits: int, rows: int
 )
 @settings(max_examples=25, deadline=None)
 def test_a_cut_is_the_best_of_all(seed: int, bits: int, count: int, profile: Settings) -> None:
-    sample = Sample(bits, 3 * count, 1 << 16, (words(np.random.default_rng(seed), bits, count),))
+    sample = Sample(bits, 3 * count, 1 << 16, words(np.random.default_rng(seed), bits, count), (count,))
     found = _fields.merged(_fields.cut(sample, profile), Extent(sample.count, sample.block), profile)
     best = pricing.split(sample, profile)
     assert found.rank == pytest.approx(best.rank, rel=0.004)  # both find floors of Tunstall by trial

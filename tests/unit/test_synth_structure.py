@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
@@ -91,7 +93,7 @@ def test_spread_takes_from_all_over() -> None:
 
 def test_recurring_words_are_noticed() -> None:
     words = noise(5000)
-    sample = Sample(32, 5000, 65536, (words,))
+    sample = Sample(32, 5000, 65536, words, (5000,))
     assert not _zstd.recurs(sample)
     words[3000:3200] = words[17:217]
     assert _zstd.recurs(sample)
@@ -167,7 +169,7 @@ def test_a_record_is_as_long_as_its_fields_say(size: int) -> None:
 @pytest.mark.parametrize("kind", ["xor", "add"])
 def test_a_scan_of_a_sample_goes_over_no_gap_between_its_runs(kind: ScanKind) -> None:
     runs = tuple(np.random.default_rng(i).integers(0, 1 << 16, 1 + 5 * i).astype("<u2") for i in range(4))
-    sample = Sample(16, 1_000, 64, runs)
+    sample = Sample(16, 1_000, 64, np.concatenate(runs), tuple(accumulate(map(len, runs))))
     change = np.bitwise_xor if kind == "xor" else np.subtract
     expected = [change(run[1:], run[:-1]).tolist() for run in runs if len(run) > 1]
-    assert [piece.tolist() for piece in sample.undone(kind).pieces] == expected
+    assert [run.tolist() for run in sample.undone(kind).runs] == expected
