@@ -439,6 +439,17 @@ void coded(int way, const uint64_t *hists, uint32_t tables, unsigned width, uint
     }
 }
 
+/* A rank that Huffman codes do not go below: that of codes which may be longer, whose lengths take less to find. */
+static double huffman_floor(const uint64_t *hist, unsigned width, uint64_t count, uint64_t block, const brv_tolls *t)
+{
+    const size_t n = (size_t)1 << width;
+    coded_row row = {.words = sum_of(hist, n), .table = table_nibbles(hist, n)};
+    brv_choice choice;
+    if (present(hist, n) > (size_t)1 << BRV_CODE_BITS || row_bits(hist, n, MAX_CODE, &row.bits)) return INFINITY;
+    coded_in_rows(BRV_HUFFMAN, &row, 1, width, 0, count, block, t, &choice);
+    return rank_of(&choice);
+}
+
 static void offer_way(int way, const uint64_t *hist, unsigned width, uint64_t count, uint64_t block,
                       const brv_tolls *t, brv_choice *best)
 {
@@ -461,11 +472,11 @@ void complete(const uint64_t *hist, unsigned width, uint64_t count, uint64_t blo
     out->size = BRV_NODE_BYTES + (double)count * packed / 8;
     offer_way(BRV_SPARSE, hist, width, count, block, t, out);
     const double entropy = brv_entropy_bits(hist, 1, n) / sum_of(hist, n);
-    if (entropy * (double)count / 8 < rank_of(out)) {
+    if ((double)count / 8 * (entropy + t->toll * rans_ns(t, present(hist, n))) < rank_of(out))
+        offer_way(BRV_RANS, hist, width, count, block, t, out);
+    if ((double)count / 8 * (entropy + t->toll * lookup_ns(t, entropy)) < rank_of(out) &&
+        huffman_floor(hist, width, count, block, t) < rank_of(out))
         offer_way(BRV_HUFFMAN, hist, width, count, block, t, out);
-        if ((double)count / 8 * (entropy + t->toll * rans_ns(t, present(hist, n))) < rank_of(out))
-            offer_way(BRV_RANS, hist, width, count, block, t, out);
-    }
     if (width <= BRV_SYMBOL_BITS && tunstall_floor(t, entropy, count) < rank_of(out))
         offer_way(BRV_TUNSTALL, hist, width, count, block, t, out);
 }

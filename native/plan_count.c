@@ -17,7 +17,7 @@
 
 /* ---- counts -------------------------------------------------------------------------------- */
 
-/* Four counts a value, so that a repeated one does not wait for its own store. */
+/* Four counts a value, or two, so that a repeated one does not wait for its own store. */
 #define COUNT_FIELD(T)                                                                             \
     static void count_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t (*part)[256]) \
     {                                                                                              \
@@ -31,7 +31,13 @@
     static void wide_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t *hist)       \
     {                                                                                              \
         const unsigned mask = (unsigned)mask_of(width);                                            \
-        for (size_t i = 0; i < n; i++) hist[(unsigned)(a[i] >> low) & mask]++;                     \
+        uint32_t *other = hist + mask + 1;                                                         \
+        size_t i = 0;                                                                              \
+        for (; i + 2 <= n; i += 2) {                                                               \
+            hist[(unsigned)(a[i] >> low) & mask]++;                                                \
+            other[(unsigned)(a[i + 1] >> low) & mask]++;                                           \
+        }                                                                                          \
+        if (i < n) hist[(unsigned)(a[i] >> low) & mask]++;                                         \
     }
 EACH_TYPE(COUNT_FIELD)
 EACH_TYPE(COUNT_WIDE)
@@ -61,10 +67,10 @@ int brv_count(const void *words, size_t n, unsigned container, unsigned low, uns
         return 0;
     }
     const size_t bins = (size_t)1 << width;
-    uint32_t *part = calloc(bins, sizeof *part);
+    uint32_t *part = calloc(2 * bins, sizeof *part);
     if (!part) return BRV_NO_MEMORY;
     count_wide(words, n, container, low, width, part);
-    for (size_t s = 0; s < bins; s++) hist[s] += part[s];
+    for (size_t s = 0; s < bins; s++) hist[s] += (uint64_t)part[s] + part[bins + s];
     free(part);
     return 0;
 }

@@ -31,7 +31,7 @@ static inline double n_log2(uint64_t n) { return n ? (double)n * log2_of((double
 
 static inline double rank_of(const brv_choice *c) { return c->size + c->toll; }
 
-/* plan_count.c: see brv_count, whose arguments are checked; narrow is up to 8 bits */
+/* plan_count.c: see brv_count, whose arguments are checked; narrow is up to 8 bits, wide counts in two parts of hist */
 void count_narrow(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint64_t *hist);
 void count_wide(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint32_t *hist);
 

@@ -7,7 +7,7 @@
 
 enum {
     MOST_BITS = 64,
-    JOINT_BITS = 16,        /* of a histogram from which those of narrow fields are folded */
+    JOINT_BITS = 12,        /* of a histogram from which those of narrow fields are folded */
     FEW_WORDS = 1 << 13,    /* up to so many it is quicker to count every field */
     MOST_WORDS = 1 << 18,   /* tell enough of low bits: so many in runs of RUN_WORDS */
     RUN_WORDS = 1 << 12,
@@ -61,7 +61,7 @@ static void fold_joint(const prices *p, unsigned low, unsigned stop, unsigned wi
     }
 }
 
-static int count_fields(const prices *p, const void *words, size_t n)
+static void count_fields(const prices *p, const void *words, size_t n)
 {
     const unsigned container = container_of(p->bits);
     if (n <= FEW_WORDS) {
@@ -71,27 +71,25 @@ static int count_fields(const prices *p, const void *words, size_t n)
             count_narrow(words, n, container, low, width, slot + ((size_t)1 << width));
             fold_narrower(slot, width);
         }
-        return 0;
+        return;
     }
     const unsigned wide = p->bits < JOINT_BITS ? p->bits : JOINT_BITS;
-    uint32_t *joint = malloc(sizeof *joint << wide);
-    if (!joint) return BRV_NO_MEMORY;
+    uint32_t joint[2 << JOINT_BITS];
     for (unsigned low = 0; low < p->bits;) {
         const bool last = low + wide >= p->bits;
         if (last) low = p->bits - wide;
         const bool all = last || n <= MOST_WORDS;
         const size_t runs = all ? 1 : MOST_WORDS / RUN_WORDS, length = all ? n : RUN_WORDS;
         const unsigned stop = last ? p->bits : low + JOINT_BITS - BRV_SYMBOL_BITS;
-        memset(joint, 0, sizeof *joint << wide);
+        memset(joint, 0, sizeof *joint << (wide + 1));
         for (size_t r = 0; r < runs; r++) {
             const size_t at = (2 * r + 1) * (n - length) / (2 * runs);
             count_wide((const uint8_t *)words + at * container, length, container, low, wide, joint);
         }
+        for (size_t i = 0; i < (size_t)1 << wide; i++) joint[i] += joint[((size_t)1 << wide) + i];
         fold_joint(p, low, stop, wide, joint);
         low = stop;
     }
-    free(joint);
-    return 0;
 }
 
 /* ---- which bits vary ----------------------------------------------------------------------- */
@@ -263,6 +261,20 @@ static bool joined_cut(const prices *p, unsigned *top, unsigned *symbol, cut *c)
     return true;
 }
 
+/* Prices the fields of a cut one after another, as long as they may come to less; false if they do not. */
+static bool settles_below(prices *p, const cut *c, double least)
+{
+    double floor = BRV_NODE_BYTES + p->t->toll * (double)p->count * fmin(p->t->joined, field_time(p) * c->n) / 8;
+    for (unsigned i = 0; i < c->n; i++) floor += p->rank[c->edge[i + 1]][c->edge[i]] - p->toll;
+    for (unsigned i = 0; i < c->n && floor < least; i++) {
+        double *rank = &p->rank[c->edge[i + 1]][c->edge[i]];
+        floor -= *rank;
+        settle(p, c->edge[i + 1], c->edge[i]);
+        floor += *rank;
+    }
+    return floor < least;
+}
+
 static void best_cut(prices *p, cut *best)
 {
     for (bool settled = false; !settled;) {
@@ -274,10 +286,7 @@ static void best_cut(prices *p, cut *best)
     cut other;
     unsigned top = 0, symbol = BRV_SYMBOL_BITS + (p->bits > BRV_SYMBOL_BITS);
     while (joined_cut(p, &top, &symbol, &other)) {
-        double floor = 0;
-        for (unsigned i = 0; i < other.n; i++) floor += p->rank[other.edge[i + 1]][other.edge[i]] - p->toll;
-        if (floor >= least) continue;
-        for (unsigned i = 0; i < other.n; i++) settle(p, other.edge[i + 1], other.edge[i]);
+        if (!settles_below(p, &other, least)) continue;
         const double rank = merged(p, &other);
         if (rank < least) {
             least = rank;
@@ -299,9 +308,10 @@ int brv_split(const void *words, size_t n, unsigned bits, uint64_t count, uint64
     p->toll = tolls->toll * (double)count * field_time(p) / 8;
     p->uneven = false;
     p->hists = calloc(bits, SLOT * sizeof *p->hists);
-    int rc = p->hists ? count_fields(p, words, n) : BRV_NO_MEMORY;
+    const int rc = p->hists ? 0 : BRV_NO_MEMORY;
     if (!rc) {
         cut best;
+        count_fields(p, words, n);
         note_varying(p, words, n);
         note_changes(p, words, n);
         bound_all(p);

@@ -24,9 +24,10 @@ LARGEST_TILE = 1 << 17
 
 LONGEST_RECORD = 64
 RECORD_BYTES = 1 << 14
-RECORD_RUNS, RUN_BYTES = 8, 1 << 14
+RECORD_RUNS, GLANCE_BYTES, RUN_BYTES = 8, 1 << 12, 1 << 14
 RECORD_GAIN = 0.005
-"""How much simpler bytes must look by their place in a record, or in a longer one, to be taken as such."""
+"""How much simpler bytes must look by their place in a record, or in a longer one, to be taken as such; half as much
+in shorter runs, before those runs are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +71,30 @@ def tiles_of(part: Part, shape: tuple[int, ...]) -> list[Tile]:
 def record(part: Part, shape: tuple[int, ...]) -> tuple[int, float]:
     """Bytes a record that the stream, of bytes, seems made of, and bits a byte by place; 1 if of none."""
     row = shape[-1] if len(shape) > 1 and prod(shape) == part.count else part.count
-    length = min(part.count, RUN_BYTES)
-    runs = [(at, part.words(at, at + length)) for at in cuts(part.count, length, RECORD_RUNS)]
     long = part.count >= RECORD_BYTES
     sizes = [size for size in range(2, LONGEST_RECORD + 1) if long and row % size == 0]
     # A multiple of a record is one too: so the widest are counted, and without gain there is none below.
-    widest = {
-        size: _by_place(runs, size) for size in sizes if not any(of % size == 0 for of in sizes if of > size)
-    }
-    words = sum(len(some) for _, some in runs)
-    best, least = 1, _bits_by_place(next(iter(widest.values()), _by_place(runs, 1)), 1, words)
-    if all(_bits_by_place(hists, size, words) >= (1 - RECORD_GAIN) * least for size, hists in widest.items()):
-        return best, least
+    widest = [size for size in sizes if not any(of % size == 0 for of in sizes if of > size)]
+    for length, gain in ((GLANCE_BYTES, RECORD_GAIN / 2), (RUN_BYTES, RECORD_GAIN)):
+        runs = _runs(part, length)
+        words = sum(len(some) for _, some in runs)
+        counts = {size: _by_place(runs, size) for size in widest}
+        least = _bits_by_place(next(iter(counts.values()), _by_place(runs, 1)), 1, words)
+        if all(_bits_by_place(hists, size, words) >= (1 - gain) * least for size, hists in counts.items()):
+            return 1, least
+    best = 1
     for size in sizes:
-        hists = next(hists for multiple, hists in widest.items() if multiple % size == 0)
+        hists = next(hists for multiple, hists in counts.items() if multiple % size == 0)
         bits = _bits_by_place(hists, size, words)
         if bits < (1 - RECORD_GAIN) * least:
             best, least = size, bits
     return best, least
+
+
+def _runs(part: Part, length: int) -> list[tuple[int, Words]]:
+    """Some runs of the words, and where each begins."""
+    length = min(part.count, length)
+    return [(at, part.words(at, at + length)) for at in cuts(part.count, length, RECORD_RUNS)]
 
 
 def _by_place(runs: list[tuple[int, Words]], size: int) -> Counts:
