@@ -7,7 +7,7 @@
 #include "support.h"
 
 /* u8 question, u8 bits of a word, u8 low, u8 width, u8 tables, u8 profile, u16 segment, u64 words in all; then words. */
-enum { PLAN_HEAD = 16, QUESTIONS = 8, MOST_ROWS = 16 };
+enum { PLAN_HEAD = 16, QUESTIONS = 9, MOST_ROWS = 16 };
 
 typedef struct {
     unsigned question, bits, container, low, width, tables;
@@ -155,6 +155,16 @@ static inline void ask_recurrences(plan_input *in)
     free(at);
 }
 
+/* What zstd makes of the words is not noted: it hangs on the library's version. */
+static inline void ask_zstd(plan_input *in)
+{
+    brv_scratch *scratch = brv_scratch_new();
+    size_t bytes = 0;
+    CHECK(scratch && !brv_zstd_bytes(scratch, in->words, in->n, in->bits, 1 + in->width % 19, &bytes), "%u bits", in->bits);
+    CHECK(bytes > 0 && bytes <= 64 + sliced_size(in->n, in->bits) * 129 / 128, "%zu bytes", bytes);
+    brv_scratch_free(scratch);
+}
+
 static inline void ask_prices(plan_input *in)
 {
     const unsigned width = in->width % 16 % in->bits + 1, rows = in->tables;
@@ -238,7 +248,8 @@ static inline void ask_classes(plan_input *in)
 static inline uint64_t ask_plan(const uint8_t *data, size_t size)
 {
     static void (*const ask[QUESTIONS])(plan_input *) = {ask_counts,      ask_changes, ask_recurrences, ask_prices,
-                                                         ask_cut,         ask_classes, ask_looks,       ask_columns};
+                                                         ask_cut,         ask_classes, ask_looks,       ask_columns,
+                                                         ask_zstd};
     uint8_t head[PLAN_HEAD] = {0};
     memcpy(head, data, size < PLAN_HEAD ? size : PLAN_HEAD);
     plan_input in = {.question = head[0] % QUESTIONS, .bits = head[1] % 64 + 1, .width = head[3]};
