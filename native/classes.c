@@ -1,4 +1,4 @@
-/* Segment classes of huffman and rans literals; the sliced form's size. */
+/* Classes of the segments of coded literals, and of the places in them; the sliced form's size. */
 #include "internal.h"
 
 size_t sliced_size(size_t m, unsigned w)
@@ -11,21 +11,95 @@ size_t sliced_size(size_t m, unsigned w)
     return n;
 }
 
+/* Derives the other forms of the classes of places. */
+static void lay_out(column_classes *c)
+{
+    uint16_t *next[MAX_COLUMN_CLASSES], *at = c->order;
+    for (size_t i = 0; i < c->places; i++) {
+        c->width[c->class[i]]++;
+        c->mask[i / 64 * c->classes + c->class[i]] |= (uint64_t)1 << (i % 64);
+    }
+    for (unsigned j = 0; j < c->classes; at += c->width[j++]) next[j] = at;
+    for (size_t i = 0; i < c->places; i++) *next[c->class[i]]++ = (uint16_t)i;
+}
+
+static int unpack_below(const brv_kernels *k, cursor *c, size_t n, unsigned limit, uint8_t *out)
+{
+    const unsigned w = bits_for(limit);
+    const size_t bytes = sliced_size(n, w);
+    if (left(c) < bytes) return BRV_TRUNCATED;
+    k->unpack(c->p, n, w, 1, out);
+    c->p += bytes;
+    uint8_t last = 0;
+    for (size_t i = 0; i < n; i++) last = out[i] > last ? out[i] : last;
+    return last < limit ? 0 : BRV_TABLE;
+}
+
+int columns_load(node *nd, const brv_kernels *k, cursor *c)
+{
+    const size_t places = (size_t)nd->segment, masks = (places + 63) / 64 * nd->columns;
+    column_classes *cc = calloc(1, sizeof *cc + masks * sizeof *cc->mask + places * (sizeof *cc->order + 1));
+    if (!cc) return BRV_NO_MEMORY;
+    nd->by_place = cc;
+    cc->places = places;
+    cc->classes = nd->columns;
+    cc->mask = (uint64_t *)(cc + 1);
+    cc->order = (uint16_t *)(cc->mask + masks);
+    cc->class = (uint8_t *)(cc->order + places);
+    int rc = unpack_below(k, c, places, nd->columns, cc->class);
+    if (!rc) rc = unpack_below(k, c, (size_t)nd->rows * nd->columns, nd->tables, cc->table);
+    if (!rc) lay_out(cc);
+    return rc;
+}
+
+/* Of n places from `place` on, how many have each class. */
+static void count_places(const column_classes *c, size_t place, size_t n, size_t *width)
+{
+    memset(width, 0, MAX_COLUMN_CLASSES * sizeof *width);
+    if (n == c->places)
+        for (unsigned j = 0; j < c->classes; j++) width[j] = c->width[j];
+    else
+        for (size_t i = place; i < place + n; i++) width[c->class[i]]++;
+}
+
+/* Words of each table, of so many segments of each class: all their places, without those before the first word of the
+ * range and after the last. */
+static void count_pairs(const column_classes *c, const uint32_t *segments, size_t rows, class_map *map)
+{
+    const uint8_t *first = c->table + map->classes[0] * c->classes, *last = c->table + map->classes[map->n - 1] * c->classes;
+    const size_t end = (map->place + map->words) % c->places;
+    size_t before[MAX_COLUMN_CLASSES], after[MAX_COLUMN_CLASSES];
+    count_places(c, 0, map->place, before);
+    count_places(c, end, end ? c->places - end : 0, after);
+    for (size_t r = 0; r < rows; r++)
+        for (unsigned j = 0; j < c->classes; j++) map->count[c->table[r * c->classes + j]] += (size_t)segments[r] * c->width[j];
+    for (unsigned j = 0; j < c->classes; j++) {
+        map->count[first[j]] -= before[j];
+        map->count[last[j]] -= after[j];
+    }
+}
+
 static void make_map(const node *nd, uint64_t lo, size_t m, const uint8_t *classes, class_map *map)
 {
-    *map = (class_map){.classes = classes, .n = 1, .first = m, .words = m};
+    *map = (class_map){.classes = classes, .n = 1, .first = m, .words = m, .by_place = nd->by_place};
     if (!classes) {
         map->count[0] = m;
         return;
     }
-    const uint64_t to_end = nd->segment - lo % nd->segment; /* of the segment that word lo lies in */
+    map->place = (size_t)(lo % nd->segment);
+    const uint64_t to_end = nd->segment - map->place; /* of the segment that word lo lies in */
     map->n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
     map->first = to_end < m ? (size_t)to_end : m;
     map->segment = nd->segment < m ? (size_t)nd->segment : m;
     /* Counted in turns, so that a segment need not wait for one of its class before it. */
     uint32_t turns[2][MAX_TABLES] = {{0}};
     for (size_t i = 0; i < map->n; i++) turns[i & 1][classes[i]]++;
-    for (size_t c = 0; c < nd->tables; c++) map->count[c] = (size_t)(turns[0][c] + turns[1][c]) * map->segment;
+    for (size_t c = 0; c < nd->rows; c++) turns[0][c] += turns[1][c];
+    if (nd->by_place) {
+        count_pairs(nd->by_place, turns[0], nd->rows, map);
+        return;
+    }
+    for (size_t c = 0; c < nd->tables; c++) map->count[c] = turns[0][c] * map->segment;
     map->count[classes[0]] -= map->segment - map->first;
     map->count[classes[map->n - 1]] -= map->first + (map->n - 1) * map->segment - m;
 }
@@ -36,15 +110,8 @@ int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo
     uint8_t *a = NULL;
     if (nd->tables > 1) {
         const size_t n = (size_t)((lo + m - 1) / nd->segment - lo / nd->segment + 1);
-        const unsigned w = bits_for(nd->tables);
-        const size_t bytes = sliced_size(n, w);
-        if (left(item) < bytes) return BRV_PAYLOAD;
         a = scratch_take(s, n);
-        k->unpack(item->p, n, w, 1, a);
-        uint8_t last = 0;
-        for (size_t i = 0; i < n; i++) last = a[i] > last ? a[i] : last;
-        if (last >= nd->tables) return BRV_PAYLOAD;
-        item->p += bytes;
+        if (unpack_below(k, item, n, nd->rows, a)) return BRV_PAYLOAD;
     }
     make_map(nd, lo, m, a, map);
     return 0;
@@ -55,33 +122,92 @@ size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m
     const uint8_t *a = nd->tables > 1 ? nd->classes + lo / nd->segment : NULL;
     make_map(nd, lo, m, a, map);
     if (!a) return 0;
-    k->pack(a, map->n, bits_for(nd->tables), 1, out);
-    return sliced_size(map->n, bits_for(nd->tables));
+    k->pack(a, map->n, bits_for(nd->rows), 1, out);
+    return sliced_size(map->n, bits_for(nd->rows));
 }
 
-/* Walk the segments: f(place in class order, place in the range, words). */
-#define WALK(MOVE)                                                             \
-    size_t at[MAX_TABLES], done = 0;                                           \
-    for (size_t c = 0, sum = 0; c < MAX_TABLES; sum += map->count[c++]) at[c] = sum; \
-    for (size_t i = 0, n = map->first; i < map->n; i++) {                      \
-        size_t *to = &at[map->classes[i]];                                     \
-        MOVE;                                                                  \
-        *to += n;                                                              \
-        done += n;                                                             \
-        n = map->segment < map->words - done ? map->segment : map->words - done; \
+/* A walk over the segments: the words of this one and the place of the first, how many came before; where the next
+ * words of each table lie in class order. */
+typedef struct {
+    size_t segment, words, place, done, at[MAX_TABLES];
+} walk;
+
+static walk first_segment(const class_map *map)
+{
+    walk w = {.words = map->first, .place = map->place};
+    for (size_t c = 0, sum = 0; c < MAX_TABLES; sum += map->count[c++]) w.at[c] = sum;
+    return w;
+}
+
+static void next_segment(const class_map *map, walk *w)
+{
+    w->done += w->words;
+    w->place = 0;
+    w->words = map->segment < map->words - w->done ? map->segment : map->words - w->done;
+    w->segment++;
+}
+
+/* Where in class order the segment's words lie; those of its table move on. */
+static size_t take_run(const class_map *map, walk *w)
+{
+    size_t *at = &w->at[map->classes[w->segment]];
+    *at += w->words;
+    return *at - w->words;
+}
+
+/* The same for each class of places. */
+static void take_runs(const class_map *map, walk *w, size_t *run)
+{
+    const column_classes *c = map->by_place;
+    const uint8_t *table = c->table + map->classes[w->segment] * c->classes;
+    size_t width[MAX_COLUMN_CLASSES];
+    count_places(c, w->place, w->words, width);
+    for (unsigned j = 0; j < c->classes; j++) {
+        run[j] = w->at[table[j]];
+        w->at[table[j]] += width[j];
     }
-
-void class_order(const class_map *map, const void *words, void *ordered, size_t c8)
-{
-    WALK(memcpy((uint8_t *)ordered + *to * c8, (const uint8_t *)words + done * c8, n * c8))
 }
 
-void class_restore(const class_map *map, const void *ordered, void *words, size_t c8)
+void class_order(const class_map *map, const void *words, void *ordered, unsigned container)
 {
-    WALK(memcpy((uint8_t *)words + done * c8, (const uint8_t *)ordered + *to * c8, n * c8))
+    for (walk w = first_segment(map); w.segment < map->n; next_segment(map, &w)) {
+        const uint8_t *from = (const uint8_t *)words + w.done * container;
+        size_t run[MAX_COLUMN_CLASSES];
+        if (map->by_place) {
+            take_runs(map, &w, run);
+            const uint8_t *class = map->by_place->class + w.place;
+            for (size_t j = 0; j < w.words; j++)
+                store_word(ordered, container, run[class[j]]++, load_word(from, container, j));
+        } else memcpy((uint8_t *)ordered + take_run(map, &w) * container, from, w.words * container);
+    }
+}
+
+/* The words of a segment, put in their places one by one, or as a whole. */
+static void restore_places(const class_map *map, const brv_kernels *k, walk *w, const uint8_t *ordered, uint8_t *to,
+                           unsigned container)
+{
+    const column_classes *c = map->by_place;
+    const uint8_t *from[MAX_COLUMN_CLASSES], *class = c->class + w->place;
+    size_t run[MAX_COLUMN_CLASSES];
+    take_runs(map, w, run);
+    if (w->words == c->places && container == 1) {
+        for (unsigned j = 0; j < c->classes; j++) from[j] = ordered + run[j];
+        k->interleave(to, c, from);
+    } else
+        for (size_t j = 0; j < w->words; j++)
+            store_word(to, container, j, load_word(ordered, container, run[class[j]]++));
+}
+
+void class_restore(const class_map *map, const brv_kernels *k, const void *ordered, void *words, unsigned container)
+{
+    for (walk w = first_segment(map); w.segment < map->n; next_segment(map, &w)) {
+        uint8_t *to = (uint8_t *)words + w.done * container;
+        if (map->by_place) restore_places(map, k, &w, ordered, to, container);
+        else memcpy(to, (const uint8_t *)ordered + take_run(map, &w) * container, w.words * container);
+    }
 }
 
 void class_places(const class_map *map, size_t *places)
 {
-    WALK(*places++ = *to)
+    for (walk w = first_segment(map); w.segment < map->n; next_segment(map, &w)) *places++ = take_run(map, &w);
 }

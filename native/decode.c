@@ -171,7 +171,7 @@ static int eval_lit(const brv_program *p, brv_scratch *s, uint32_t i, uint64_t l
     class_map map;
     void *ordered;
     int rc = eval_coded(p, s, i, item, lo, m, dst, &map, &ordered, st);
-    if (!rc && map.classes) class_restore(&map, ordered, dst, nd->container);
+    if (!rc && map.classes) class_restore(&map, p->k, ordered, dst, nd->container);
     else if (!rc && ordered != dst) memcpy(dst, ordered, m * nd->container);
     s->used = mark;
     return rc;
@@ -237,7 +237,7 @@ static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint
     uint8_t *t = scratch_take(s, m * c);
     size_t *from = NULL;
     int rc;
-    if (child->tables > 1 && child->segment == rows && lo % rows == 0 && whole == m) {
+    if (child->tables > 1 && !child->columns && child->segment == rows && lo % rows == 0 && whole == m) {
         cursor item;
         class_map map;
         if (next_item(payload, &item)) BAD(i + 1, "the payload is cut short");
@@ -364,7 +364,8 @@ static int eval_joined(const brv_program *p, brv_scratch *s, uint32_t i, const j
     if (rc) return rc;
     void *symbols = scratch_take(s, m);
     class_map map = {.first = m, .words = m};
-    if (p->nodes[j->symbol].tables) { /* the join puts class order right */
+    const node *symbol = &p->nodes[j->symbol];
+    if (symbol->tables && !symbol->columns) { /* the join puts class order right */
         if (next_item(payload, &item)) BAD(j->symbol, "the payload is cut short");
         rc = eval_coded(p, s, j->symbol, item, lo, m, symbols, &map, &symbols, st);
     } else rc = eval_node(p, s, j->symbol, lo, lo + m, payload, symbols, st);

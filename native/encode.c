@@ -358,7 +358,7 @@ int brv_set_classes(brv_program *p, uint32_t i, const uint8_t *classes, size_t n
     if (i >= p->n_nodes || nd->tables < 2 || n != (nd->count + nd->segment - 1) / nd->segment)
         return fail(st, BRV_ARGUMENT, (int)i, "not the classes of that node's segments");
     for (size_t j = 0; j < n; j++)
-        if (classes[j] >= nd->tables) return fail(st, BRV_ARGUMENT, (int)i, "a class has no table");
+        if (classes[j] >= nd->rows) return fail(st, BRV_ARGUMENT, (int)i, "there is no such class");
     uint8_t *copy = malloc(n);
     if (!copy) return fail(st, BRV_NO_MEMORY, (int)i, "out of memory");
     memcpy(copy, classes, n);
@@ -418,6 +418,7 @@ int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const ui
     const node *nd = &p->nodes[i];
     if (nd->bits > 16) return fail(st, BRV_ARGUMENT, (int)i, "histograms are for words of at most 16 bits");
     const size_t n = (size_t)1 << nd->bits;
+    if (nd->columns) return fail(st, BRV_ARGUMENT, (int)i, "the classes of columns are not known");
     if (classes && n_classes <= (e.found_lo + e.n_found - 1) / nd->segment)
         return fail(st, BRV_ARGUMENT, (int)i, "too few classes");
     for (size_t j = 0; j < e.n_found;) {

@@ -20,6 +20,7 @@ typedef uint32_t w32 __attribute__((aligned(1), may_alias));
 typedef uint64_t w64 __attribute__((aligned(1), may_alias));
 
 enum { MAX_NODES = 128, MAX_DEPTH = 4, MAX_STREAMS = 16, MAX_LANES = 64, MAX_TABLES = 64, MAX_CODE = 15 };
+enum { MAX_ROW_CLASSES = 64, MAX_COLUMN_CLASSES = 16, MAX_COLUMNS_CLASSED = 1 << 16 };
 #define MAX_REPEAT_WORDS ((uint64_t)1 << 20)
 #define MAX_COLUMNS ((uint64_t)1 << 20)
 #define MAX_PALETTE ((uint64_t)1 << 12)
@@ -92,6 +93,17 @@ typedef struct {
     size_t entries;
 } tunstall_table;
 
+/* Classes of the places in a segment, and the table of each pair, row class * classes + a place's. */
+typedef struct {
+    size_t places;
+    unsigned classes;
+    uint8_t *class;     /* of each place */
+    uint16_t *order;    /* places by class, those of one in their order */
+    uint64_t *mask;     /* [ceil(places / 64)][classes]: which of 64 places have a class */
+    uint32_t width[MAX_COLUMN_CLASSES]; /* places of each class */
+    uint8_t table[MAX_ROW_CLASSES * MAX_COLUMN_CLASSES];
+} column_classes;
+
 typedef struct {
     uint8_t op, enc, fn, bits;
     uint8_t container; /* bytes a word takes in arrays: 1, 2, 4, 8 */
@@ -101,6 +113,8 @@ typedef struct {
     uint8_t max_len;   /* huffman: code length limit; rans, tunstall: probability bits */
     uint8_t lanes;     /* rans */
     uint32_t tables;
+    uint32_t rows;     /* classes of segments: as many as tables, unless places have classes too */
+    uint32_t columns;  /* classes of places in a segment, 0 if they have none */
     uint32_t end;      /* prefix index after the subtree */
     uint64_t segment;
     uint64_t count;    /* words of the stream */
@@ -112,6 +126,7 @@ typedef struct {
     void *repeated;    /* decoded child, count / times words */
     void *palette;     /* its words, ascending, in containers; as many more as places of the child's width reach */
     size_t colours;    /* words of the palette */
+    column_classes *by_place;
     uint8_t *classes;  /* encoding: class of every segment */
     uint64_t n_classes;
 } node;
@@ -155,7 +170,9 @@ typedef struct {
     const uint8_t *classes;   /* of each segment in the range, NULL with one table */
     size_t n, first, segment; /* segments; words of the first one in the range; words of the others */
     size_t words;             /* in the range */
-    size_t count[MAX_TABLES]; /* words of each class */
+    size_t place;             /* of the first word in its segment */
+    const column_classes *by_place; /* or NULL: a segment's class is its table */
+    size_t count[MAX_TABLES]; /* words of each table */
 } class_map;
 
 /* The block after the one that is decoded, and its words of the paired literal once they have been decoded with it. */
@@ -311,6 +328,8 @@ typedef struct brv_kernels {
                         size_t to);
     /* the m words of one class from codeword[at..n); returns the next codeword, SIZE_MAX on damage */
     size_t (*tunstall)(const uint64_t *entry, const uint16_t *codeword, size_t at, size_t n, uint8_t *out, size_t m);
+    /* a whole segment from a run for each class of places, which move on */
+    void (*interleave)(uint8_t *words, const column_classes *c, const uint8_t **run);
     uint64_t (*hash)(const void *p, size_t n);
 } brv_kernels;
 
@@ -348,15 +367,17 @@ int tunstall_encode(const node *nd, const brv_kernels *k, const void *words, con
                     size_t cap, size_t *len, brv_scratch *s);
 
 /* classes.c */
+/* What a shared part begins with; 0 or a BRV_ code. */
+int columns_load(node *nd, const brv_kernels *k, cursor *c);
 /* Reads the head of an item; the classes go to scratch, checked. */
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
                  class_map *map);
 /* Writes the head of an item from nd->classes; returns its bytes. */
 size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map);
 /* Move words between their places and class order. */
-void class_order(const class_map *map, const void *words, void *ordered, size_t container);
-void class_restore(const class_map *map, const void *ordered, void *words, size_t container);
-/* where in class order each segment begins */
+void class_order(const class_map *map, const void *words, void *ordered, unsigned container);
+void class_restore(const class_map *map, const brv_kernels *k, const void *ordered, void *words, unsigned container);
+/* where in class order each segment begins, if places have no classes */
 void class_places(const class_map *map, size_t *places);
 
 /* decode.c: evaluate a node on [lo, hi) into dst */

@@ -116,6 +116,23 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
     }
 }
 
+#define HAVE_INTERLEAVE
+
+/* An expansion puts a class's next words where they belong, so nothing is permuted. */
+static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+{
+    const uint64_t *mask = c->mask;
+    for (size_t i = 0; i < c->places; i += 64) {
+        __m512i x = _mm512_setzero_si512();
+        for (unsigned j = 0; j < c->classes; j++, mask++) {
+            x = _mm512_mask_expandloadu_epi8(x, *mask, run[j]);
+            run[j] += (unsigned)__builtin_popcountll(*mask);
+        }
+        if (c->places - i >= 64) _mm512_storeu_si512(words + i, x);
+        else _mm512_mask_storeu_epi8(words + i, first_lanes(c->places - i), x);
+    }
+}
+
 #include "kernels_x86.h"
 
 #define HAVE_TALL_TILES

@@ -496,6 +496,15 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
 /* Words whose low bits are unpacked at a time, in groups of 256. */
 enum { JOIN_STEP = 1024 };
 
+#ifndef HAVE_INTERLEAVE
+static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+{
+    const uint16_t *to = c->order;
+    for (unsigned j = 0; j < c->classes; j++, run++)
+        for (const uint16_t *end = to + c->width[j]; to < end; to++) words[*to] = *(*run)++;
+}
+#endif
+
 static void k_join(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                    unsigned w, uint64_t top, unsigned r)
 {
@@ -926,6 +935,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .merge_raw = k_merge_raw,
         .field = k_field,
         .join = k_join,
+        .interleave = k_interleave,
         .map = k_map,
         .transpose = k_transpose,
         .fill = k_fill,

@@ -67,12 +67,25 @@ static int parse_coded(parser *ps, uint32_t i, cursor *body)
         if (nd->max_len < 8 || nd->max_len > 14) REFUSE(BRV_PARAMETER, "probability bits must be 8 to 14");
     }
     VARINT(tables);
-    VARINT(nd->segment);
+    if (tables > 1) VARINT(nd->segment);
     if (tables < 1 || tables > MAX_TABLES) REFUSE(BRV_PARAMETER, "tables must be 1 to 64");
     nd->tables = (uint32_t)tables;
-    if (tables == 1 ? nd->segment != 0 : nd->segment < 16)
-        REFUSE(BRV_PARAMETER, "segment length must be 0 with one table, else 16 or more");
+    if (tables > 1 && nd->segment < 16) REFUSE(BRV_PARAMETER, "segment length must be 16 or more");
     if (nd->segment >= (uint64_t)1 << 62) REFUSE(BRV_PARAMETER, "segment length is absurd");
+    nd->rows = nd->tables;
+    if (tables > 1) {
+        uint64_t rows = 1, columns;
+        VARINT(columns);
+        if (columns) {
+            VARINT(rows);
+            if (columns < 2 || columns > MAX_COLUMN_CLASSES) REFUSE(BRV_PARAMETER, "classes of columns must be 2 to 16");
+            if (rows < 1 || rows > MAX_ROW_CLASSES) REFUSE(BRV_PARAMETER, "classes of rows must be 1 to 64");
+            if (nd->segment > MAX_COLUMNS_CLASSED) REFUSE(BRV_LIMIT, "over 2^16 columns with classes");
+            nd->rows = (uint32_t)rows;
+            nd->columns = (uint32_t)columns;
+            ps->table_bytes += 8 * nd->segment;
+        }
+    }
     const unsigned wide = nd->enc == ENC_TUNSTALL ? nd->k
                           : nd->enc == ENC_HUFFMAN && nd->max_len < 11 ? 11 : nd->max_len;
     ps->table_bytes += 8 * tables * (((uint64_t)1 << wide) + ((uint64_t)1 << nd->bits));
@@ -295,6 +308,8 @@ static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_st
         item[i] = (cursor){c.p, c.p + n};
         c.p += n;
         if (!coded) continue;
+        if (nd->columns && (rc = columns_load(nd, p->k, &item[i])))
+            return fail(st, rc, (int)i, "not valid classes of columns");
         rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i])
              : nd->enc == ENC_RANS  ? rans_load(nd, &item[i])
                                     : tunstall_load(nd, &item[i]);
@@ -357,6 +372,7 @@ void brv_program_free(brv_program *p)
         tunstall_free(&p->nodes[i]);
         free(p->nodes[i].repeated);
         free(p->nodes[i].palette);
+        free(p->nodes[i].by_place);
         free(p->nodes[i].classes);
     }
     free(p);

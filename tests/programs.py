@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from brevisfs.dsl import (
     Add,
@@ -46,7 +46,15 @@ from brevisfs.dsl import (
     to_wire,
     walk,
 )
-from brevisfs.dsl.reference import Malformed, NotApplicable, build_shared, encode_block, flatten, generate
+from brevisfs.dsl.reference import (
+    Malformed,
+    NotApplicable,
+    build_shared,
+    encode_block,
+    flatten,
+    generate,
+    usual_table,
+)
 
 COMMON_BITS = (8, 16, 32, 64, 4, 1)
 MAX_WORK = 60_000
@@ -220,13 +228,24 @@ def random_encoding(rng: random.Random, bits: int) -> Encoding:
     base = rng.choice([0, rng.getrandbits(bits)])
     encodings: list[Encoding] = [Raw(), Pack(rng.randrange(bits), base), Zstd(), Sparse(base)]
     if bits <= 16:
-        tables = rng.choice([1, 1, 2, 3, 8, rng.randint(2, 16)])
-        segment = rng.choice([16, 48, 64, 384, rng.randint(16, 1000)]) if tables > 1 else 0
-        encodings += [Huffman(rng.choice([1, 2, 4, 5, 16]), rng.randint(1, 15), tables, segment)] * 3
-        encodings += [Rans(rng.choice([1, 3, 4, 32, 64]), rng.randint(8, 14), tables, segment)] * 3
+        tables = _tables(rng)
+        encodings += [Huffman(rng.choice([1, 2, 4, 5, 16]), rng.randint(1, 15), *tables)] * 3
+        encodings += [Rans(rng.choice([1, 3, 4, 32, 64]), rng.randint(8, 14), *tables)] * 3
         if bits <= 8:
-            encodings += [Tunstall(rng.randint(8, 12), rng.randint(8, 14), tables, segment)] * 3
+            encodings += [Tunstall(rng.randint(8, 12), rng.randint(8, 14), *tables)] * 3
     return rng.choice(encodings)
+
+
+def _tables(rng: random.Random) -> tuple[int, int, int, int]:
+    """Tables, segment, classes of rows and of columns."""
+    tables = rng.choice([1, 1, 2, 3, 8, rng.randint(2, 16)])
+    if tables == 1:
+        return 1, 0, 0, 0
+    segment = rng.choice([16, 48, 64, 384, rng.randint(16, 1000)])
+    if rng.random() < 0.5:
+        return tables, segment, 0, 0
+    rows, columns = rng.choice([1, 2, 3, 4, 8, rng.randint(1, 64)]), rng.choice([2, 3, rng.randint(2, 16)])
+    return tables, segment, rows, columns
 
 
 # Streams
@@ -271,19 +290,11 @@ class _RandomSource:
             case Sparse(base):
                 rarity = rng.choice([0.0, 0.02, 0.3, 1.0])
                 return [rng.getrandbits(bits) if rng.random() < rarity else base for _ in range(count)]
-            case (
-                Huffman(_, size_bits, tables, segment)
-                | Rans(_, size_bits, tables, segment)
-                | Tunstall(_, size_bits, tables, segment)
-            ):
+            case Huffman(_, size_bits) | Rans(_, size_bits) | Tunstall(_, size_bits):
                 words: list[int] = []
-                at = lo
-                while at < hi:
-                    stop = min(hi, (at // segment + 1) * segment) if tables > 1 else hi
-                    table = at // segment % tables if tables > 1 else 0
+                for table, run in groupby(usual_table(encoding, at) for at in range(lo, hi)):
                     alphabet, weights = self._alphabet(index, table, bits, size_bits)
-                    words += rng.choices(alphabet, weights, k=stop - at)
-                    at = stop
+                    words += rng.choices(alphabet, weights, k=len(list(run)))
                 return words
             case _:
                 alphabet, weights = self._alphabet(index, 0, bits, 8)

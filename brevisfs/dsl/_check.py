@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from brevisfs.dsl._program import (
     Add,
+    Coded,
     Concat,
     Const,
     Encoding,
@@ -45,7 +46,10 @@ MAX_CODED_BITS = 16
 MAX_TABLES = 64
 MIN_SEGMENT = 16
 SEGMENT_END = 1 << 62
-TABLE_ENTRY_BYTES = 8
+MAX_PAIRED_SEGMENT = 1 << 16
+MAX_ROW_CLASSES = 64
+MAX_COLUMN_CLASSES = 16
+TABLE_ENTRY_BYTES = PLACE_BYTES = 8
 HUFFMAN_INDEX_BITS = 11
 
 
@@ -180,24 +184,25 @@ def _check_encoding(encoding: Encoding, bits: int, path: str, budget: Budget) ->
             _check_word(base, bits, path)
         case Sparse(base):
             _check_word(base, bits, path)
-        case Huffman(streams, max_length, tables, segment):
+        case Huffman(streams, max_length):
             _require(1 <= streams <= 16, path, f"{streams} streams, not 1 to 16")
             _require(1 <= max_length <= 15, path, f"codes of {max_length} bits, not 1 to 15")
-            _check_tables(tables, segment, max(max_length, HUFFMAN_INDEX_BITS), bits, path, budget)
-        case Rans(lanes, prob_bits, tables, segment):
+            _check_tables(encoding, max(max_length, HUFFMAN_INDEX_BITS), bits, path, budget)
+        case Rans(lanes, prob_bits):
             _require(1 <= lanes <= 64, path, f"{lanes} lanes, not 1 to 64")
             _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
-            _check_tables(tables, segment, prob_bits, bits, path, budget)
-        case Tunstall(codeword_bits, prob_bits, tables, segment):
+            _check_tables(encoding, prob_bits, bits, path, budget)
+        case Tunstall(codeword_bits, prob_bits):
             _require(bits <= 8, path, f"words of {bits} bits, tunstall codes 8 at most")
             _require(8 <= codeword_bits <= 12, path, f"codewords of {codeword_bits} bits, not 8 to 12")
             _require(8 <= prob_bits <= 14, path, f"probabilities of {prob_bits} bits, not 8 to 14")
-            _check_tables(tables, segment, codeword_bits, bits, path, budget)
+            _check_tables(encoding, codeword_bits, bits, path, budget)
         case _:
             pass
 
 
-def _check_tables(tables: int, segment: int, index_bits: int, bits: int, path: str, budget: Budget) -> None:
+def _check_tables(encoding: Coded, index_bits: int, bits: int, path: str, budget: Budget) -> None:
+    tables, segment = encoding.tables, encoding.segment
     _require(bits <= MAX_CODED_BITS, path, f"words of {bits} bits, coded ones have {MAX_CODED_BITS} at most")
     _require(1 <= tables <= MAX_TABLES, path, f"{tables} tables, not 1 to {MAX_TABLES}")
     if tables == 1:
@@ -205,5 +210,18 @@ def _check_tables(tables: int, segment: int, index_bits: int, bits: int, path: s
     else:
         in_range = MIN_SEGMENT <= segment < SEGMENT_END
         _require(in_range, path, f"segments of {segment} words, not 16 to 2^62 - 1")
+    if encoding.rows or encoding.columns:
+        _check_pairs(encoding, path)
+        budget.tables += segment * PLACE_BYTES
     budget.tables += tables * TABLE_ENTRY_BYTES * ((1 << index_bits) + (1 << bits))
     _require(budget.tables <= MAX_TABLE_BYTES, path, f"decode tables above {MAX_TABLE_BYTES} bytes in all")
+
+
+def _check_pairs(encoding: Coded, path: str) -> None:
+    rows, columns, segment = encoding.rows, encoding.columns, encoding.segment
+    _require(encoding.tables > 1, path, "one table, yet classes of columns")
+    _require(1 <= rows <= MAX_ROW_CLASSES, path, f"{rows} classes of rows, not 1 to {MAX_ROW_CLASSES}")
+    in_range = 2 <= columns <= MAX_COLUMN_CLASSES
+    _require(in_range, path, f"{columns} classes of columns, not 2 to {MAX_COLUMN_CLASSES}")
+    fits = segment <= MAX_PAIRED_SEGMENT
+    _require(fits, path, f"{segment} columns with classes, more than {MAX_PAIRED_SEGMENT}")

@@ -24,12 +24,18 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class Huffman:
-    """Canonical Huffman; with several tables, each run of `segment` words chooses one."""
+    """Canonical Huffman; with several tables, each run of `segment` words chooses one.
+
+    With `columns` it chooses one for each class of places in it: a run has one of `rows` classes, a place
+    one of `columns`, and each pair of them a table.
+    """
 
     streams: int
     max_length: int
     tables: int = 1
     segment: int = 0
+    rows: int = 0
+    columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class Rans:
     prob_bits: int
     tables: int = 1
     segment: int = 0
+    rows: int = 0
+    columns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Tunstall:
     prob_bits: int
     tables: int = 1
     segment: int = 0
+    rows: int = 0
+    columns: int = 0
 
 
 Coded = Huffman | Rans | Tunstall

@@ -15,6 +15,7 @@ from brevisfs.dsl._check import Budget, ProgramError
 from brevisfs.dsl._program import (
     Add,
     BitReverse,
+    Coded,
     Concat,
     Const,
     Encoding,
@@ -80,16 +81,18 @@ def _encoding_text(encoding: Encoding) -> str:
             return f"pack({bits}, base={_word(base)})"
         case Sparse(base):
             return f"sparse(base={_word(base)})"
-        case Huffman(streams, max_length, tables, segment):
-            return f"huffman(max={max_length}, streams={streams}{_tables_text(tables, segment)})"
-        case Rans(lanes, prob_bits, tables, segment):
-            return f"rans(lanes={lanes}, prob={prob_bits}{_tables_text(tables, segment)})"
-        case Tunstall(bits, prob_bits, tables, segment):
-            return f"tunstall(bits={bits}, prob={prob_bits}{_tables_text(tables, segment)})"
+        case Huffman(streams, max_length):
+            return f"huffman(max={max_length}, streams={streams}{_tables_text(encoding)})"
+        case Rans(lanes, prob_bits):
+            return f"rans(lanes={lanes}, prob={prob_bits}{_tables_text(encoding)})"
+        case Tunstall(bits, prob_bits):
+            return f"tunstall(bits={bits}, prob={prob_bits}{_tables_text(encoding)})"
 
 
-def _tables_text(tables: int, segment: int) -> str:
-    return f", tables={tables}, segment={segment}" if tables > 1 else ""
+def _tables_text(encoding: Coded) -> str:
+    several = f", tables={encoding.tables}, segment={encoding.segment}" if encoding.tables > 1 else ""
+    paired = f", rows={encoding.rows}, columns={encoding.columns}" if encoding.columns else ""
+    return several + paired
 
 
 def _function_text(function: Function) -> str:
@@ -265,16 +268,19 @@ class _Parser:
                 return Sparse(self._settings("base")["base"])
             case "huffman":
                 self.expect("(")
-                given = self._settings("streams", "max", tables=1, segment=0)
-                return Huffman(given["streams"], given["max"], given["tables"], given["segment"])
+                return Huffman(*self._coded("streams", "max"))
             case "rans":
                 self.expect("(")
-                given = self._settings("lanes", "prob", tables=1, segment=0)
-                return Rans(given["lanes"], given["prob"], given["tables"], given["segment"])
+                return Rans(*self._coded("lanes", "prob"))
             case _:
                 self.expect("(")
-                given = self._settings("bits", "prob", tables=1, segment=0)
-                return Tunstall(given["bits"], given["prob"], given["tables"], given["segment"])
+                return Tunstall(*self._coded("bits", "prob"))
+
+    def _coded(self, *names: str) -> tuple[int, int, int, int, int, int]:
+        """The parameters of a coded literal, of which two have these names."""
+        given = self._settings(*names, tables=1, segment=0, rows=0, columns=0)
+        first, second = (given[name] for name in names)
+        return first, second, given["tables"], given["segment"], given["rows"], given["columns"]
 
     def _settings(self, *required: str, **optional: int) -> dict[str, int]:
         """`name=number` pairs in any order, and the closing parenthesis."""

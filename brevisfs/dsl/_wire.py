@@ -10,6 +10,7 @@ from brevisfs.dsl._cursor import Cursor, Malformed, item, varint
 from brevisfs.dsl._program import (
     Add,
     BitReverse,
+    Coded,
     Concat,
     Const,
     Encoding,
@@ -89,16 +90,23 @@ def _encoding_bytes(encoding: Encoding) -> bytes:
             return bytes([0])
         case Pack(bits, base):
             return bytes([1, bits]) + varint(base)
-        case Huffman(streams, max_length, tables, segment):
-            return bytes([2, streams, max_length]) + varint(tables) + varint(segment)
-        case Rans(lanes, prob_bits, tables, segment):
-            return bytes([3, lanes, prob_bits]) + varint(tables) + varint(segment)
+        case Huffman(streams, max_length):
+            return bytes([2, streams, max_length]) + _tables_bytes(encoding)
+        case Rans(lanes, prob_bits):
+            return bytes([3, lanes, prob_bits]) + _tables_bytes(encoding)
         case Zstd():
             return bytes([4])
         case Sparse(base):
             return bytes([5]) + varint(base)
-        case Tunstall(bits, prob_bits, tables, segment):
-            return bytes([6, bits, prob_bits]) + varint(tables) + varint(segment)
+        case Tunstall(bits, prob_bits):
+            return bytes([6, bits, prob_bits]) + _tables_bytes(encoding)
+
+
+def _tables_bytes(encoding: Coded) -> bytes:
+    if encoding.tables == 1:
+        return varint(1)
+    sizes = (encoding.tables, encoding.segment, encoding.columns, *[encoding.rows] * (encoding.columns > 0))
+    return b"".join(map(varint, sizes))
 
 
 def _function_bytes(function: Function) -> bytes:
@@ -154,17 +162,26 @@ def _lit(body: Cursor, path: str, depth: int, budget: Budget) -> Node:
         case 1:
             return Lit(Pack(body.byte(), body.varint()))
         case 2:
-            return Lit(Huffman(body.byte(), body.byte(), body.varint(), body.varint()))
+            return Lit(Huffman(body.byte(), body.byte(), *_tables(body)))
         case 3:
-            return Lit(Rans(body.byte(), body.byte(), body.varint(), body.varint()))
+            return Lit(Rans(body.byte(), body.byte(), *_tables(body)))
         case 4:
             return Lit(Zstd())
         case 5:
             return Lit(Sparse(body.varint()))
         case 6:
-            return Lit(Tunstall(body.byte(), body.byte(), body.varint(), body.varint()))
+            return Lit(Tunstall(body.byte(), body.byte(), *_tables(body)))
         case code:
             raise UnknownOperator(path, "encoding", code)
+
+
+def _tables(body: Cursor) -> tuple[int, int, int, int]:
+    """Tables, segment length, classes of rows and of columns."""
+    tables = body.varint()
+    if tables == 1:
+        return 1, 0, 0, 0
+    segment, columns = body.varint(), body.varint()
+    return tables, segment, body.varint() if columns else 0, columns
 
 
 def _const(body: Cursor, path: str, depth: int, budget: Budget) -> Node:

@@ -79,6 +79,30 @@ MAX_STRING = 7
 Table = dict[int, int]
 """A table of a coded literal, symbols ascending: code lengths (huffman) or frequencies (rans, tunstall)."""
 
+
+@dataclass(frozen=True)
+class Tables:
+    """The shared part of a coded literal: its tables, and which of them a word uses.
+
+    `places` has the class of each place in a segment, `pairs` the number of the table of each pair of
+    classes, a segment's and a place's. Without classes of places there is one for all of them.
+    """
+
+    each: list[Table]
+    places: list[int]
+    pairs: list[list[int]]
+
+    def number(self, row: int, place: int) -> int:
+        """Of the table of a word at `place` of a segment of class `row`."""
+        return self.pairs[row][self.column(place)]
+
+    def column(self, place: int) -> int:
+        """The class of a place."""
+        return self.places[place] if self.places else 0
+
+
+NO_TABLES = Tables([], [], [])
+
 Pieces = list[tuple[int, list[int]]]
 """Parts of one node's stream: position of the first word, words."""
 
@@ -116,8 +140,8 @@ def encode_block(
 def build_shared(node: Node, bits: int, count: int, block: int, words: Sequence[int]) -> bytes:
     """The shared parts with which the blocks of the whole stream `words` encode.
 
-    Segment i of a literal of several tables counts towards table i mod T. Raises NotApplicable if there are
-    no such shared parts.
+    Which table a word of a literal of several counts towards, `usual_table` says. Raises NotApplicable if
+    there are no such shared parts.
     """
     if len(words) != count:
         raise NotApplicable(f"{len(words)} words for a stream of {count}")
@@ -427,16 +451,14 @@ class _Shared:
     """The shared parts of a program: tables and periods by prefix index."""
 
     def __init__(self, node: Node, bits: int, count: int, shared: bytes) -> None:
-        self.tables: dict[int, list[Table]] = {}
+        self.tables: dict[int, Tables] = {}
         self.periods: dict[int, list[int]] = {}
         cursor = Cursor(shared)
         repeats: list[tuple[int, Node, int, int, Cursor]] = []
         for index, _, each, width, length in walk(node, bits, count):
             match each:
-                case Lit(Huffman() as encoding):
-                    self.tables[index] = parse_huffman(encoding, width, cursor.item())
-                case Lit(Rans() | Tunstall() as encoding):
-                    self.tables[index] = parse_frequencies(encoding, width, cursor.item())
+                case Lit(Huffman() | Rans() | Tunstall() as encoding):
+                    self.tables[index] = parse_tables(encoding, width, cursor.item())
                 case Repeat(times, child):
                     repeats.append((index, child, width, length // times, cursor.item()))
         cursor.end()
@@ -454,7 +476,7 @@ class _Reader:
         self.payload = payload
 
     def literal(self, index: int, encoding: Encoding, bits: int, lo: int, hi: int) -> list[int]:
-        tables = self.shared.tables.get(index, [])
+        tables = self.shared.tables.get(index, NO_TABLES)
         return read_literal(self.payload, encoding, tables, bits, lo, hi)
 
     def anchor(self, index: int, bits: int) -> int:
@@ -475,7 +497,7 @@ class _Writer:
         self.payload = bytearray()
 
     def literal(self, index: int, encoding: Encoding, bits: int, lo: int, words: list[int]) -> None:
-        self.payload += literal_item(encoding, self.shared.tables.get(index, []), bits, lo, words)
+        self.payload += literal_item(encoding, self.shared.tables.get(index, NO_TABLES), bits, lo, words)
 
     def anchor(self, index: int, bits: int, word: int) -> None:
         self.payload += word.to_bytes(-(-bits // 8), "little")
@@ -485,7 +507,7 @@ class _Writer:
 
 
 def read_literal(
-    payload: Cursor, encoding: Encoding, tables: list[Table], bits: int, lo: int, hi: int
+    payload: Cursor, encoding: Encoding, tables: Tables, bits: int, lo: int, hi: int
 ) -> list[int]:
     """The words [lo, hi) of a Lit, whose item is next in `payload`."""
     count = hi - lo
@@ -507,7 +529,7 @@ def read_literal(
             return _read_tunstall(payload.item(), encoding, tables, lo, hi)
 
 
-def literal_item(encoding: Encoding, tables: list[Table], bits: int, lo: int, words: list[int]) -> bytes:
+def literal_item(encoding: Encoding, tables: Tables, bits: int, lo: int, words: list[int]) -> bytes:
     """The payload item of a Lit's words at `lo`; raises NotApplicable."""
     match encoding:
         case Raw():
@@ -569,18 +591,23 @@ def _sparse_item(base: int, bits: int, words: list[int]) -> bytes:
 # Coded literals: which table each word uses
 
 
-def _class_bits(tables: int) -> int:
-    return (tables - 1).bit_length()
+def _row_classes(encoding: Coded) -> int:
+    return encoding.rows or encoding.tables
 
 
 def _segment(encoding: Coded, position: int) -> int:
     return position // encoding.segment if encoding.tables > 1 else 0
 
 
+def _place(encoding: Coded, position: int) -> int:
+    return position % encoding.segment if encoding.tables > 1 else 0
+
+
 @dataclass(frozen=True)
 class _Classes:
-    """How a coded literal's words are coded: each run of `runs` holds positions in the range, in order,
-    that share the table of the same place in `tables`. The runs one after another are the class order."""
+    """How a coded literal's words are coded: each run of `runs` holds the positions in the range, in the
+    order in which they are coded, that share the table of the same place in `tables`. The runs one after
+    another are the class order."""
 
     tables: list[Table]
     runs: list[list[int]]
@@ -596,39 +623,81 @@ class _Classes:
         return [position for run in self.runs for position in run]
 
 
-def _by_class(encoding: Coded, tables: list[Table], classes: list[int], lo: int, count: int) -> _Classes:
+def _by_class(encoding: Coded, tables: Tables, classes: list[int], lo: int, count: int) -> _Classes:
     first = _segment(encoding, lo)
-    runs: list[list[int]] = [[] for _ in tables]
-    for position in range(count):
-        runs[classes[_segment(encoding, lo + position) - first]].append(position)
-    return _Classes(tables, runs)
+
+    def column_order(position: int) -> tuple[int, int]:
+        return _segment(encoding, lo + position), tables.column(_place(encoding, lo + position))
+
+    runs: list[list[int]] = [[] for _ in tables.each]
+    for position in sorted(range(count), key=column_order):
+        row = classes[_segment(encoding, lo + position) - first]
+        runs[tables.number(row, _place(encoding, lo + position))].append(position)
+    return _Classes(tables.each, runs)
 
 
-def _read_classes(cursor: Cursor, encoding: Coded, tables: list[Table], lo: int, hi: int) -> _Classes:
+def _read_classes(cursor: Cursor, encoding: Coded, tables: Tables, lo: int, hi: int) -> _Classes:
     """From the classes that begin the item."""
-    width, segments = _class_bits(encoding.tables), _segment(encoding, hi - 1) - _segment(encoding, lo) + 1
+    rows, segments = _row_classes(encoding), _segment(encoding, hi - 1) - _segment(encoding, lo) + 1
+    width = index_bits(rows)
     classes = unsliced(cursor.take(sliced_size(segments, width)), segments, width)
-    if max(classes) >= encoding.tables:
-        raise Malformed(f"class {max(classes)} of {encoding.tables} tables")
+    if max(classes) >= rows:
+        raise Malformed(f"class {max(classes)} of {rows} classes of segments")
     return _by_class(encoding, tables, classes, lo, hi - lo)
 
 
 def _choose_classes(
-    encoding: Coded, tables: list[Table], lo: int, words: list[int], cost: Callable[[int], float]
+    encoding: Coded, tables: Tables, lo: int, words: list[int], cost: Callable[[int], float]
 ) -> tuple[bytes, _Classes]:
     """The classes as the item begins with them: the cheapest for each segment."""
     first = _segment(encoding, lo)
-    segments: list[list[int]] = [[] for _ in range(_segment(encoding, lo + len(words) - 1) - first + 1)]
+    segments: list[list[tuple[int, int]]]
+    segments = [[] for _ in range(_segment(encoding, lo + len(words) - 1) - first + 1)]
     for i, word in enumerate(words, lo):
-        segments[_segment(encoding, i) - first].append(word)
+        segments[_segment(encoding, i) - first].append((_place(encoding, i), word))
+
+    def price(row: int, segment: list[tuple[int, int]]) -> float:
+        used = [(tables.each[tables.number(row, place)], word) for place, word in segment]
+        return sum(cost(table[word]) if word in table else math.inf for table, word in used)
+
     classes: list[int] = []
     for segment in segments:
-        able = [c for c, table in enumerate(tables) if all(word in table for word in segment)]
-        if not able:
-            raise NotApplicable("no table has a code for every word of a segment")
-        classes.append(min(able, key=lambda c: sum(cost(tables[c][word]) for word in segment)))
-    written = sliced(classes, _class_bits(encoding.tables))
+        best = min(range(_row_classes(encoding)), key=lambda row: price(row, segment))
+        if math.isinf(price(best, segment)):
+            raise NotApplicable("no class has a code for every word of a segment")
+        classes.append(best)
+    written = sliced(classes, index_bits(_row_classes(encoding)))
     return written, _by_class(encoding, tables, classes, lo, len(words))
+
+
+def parse_tables(encoding: Coded, bits: int, cursor: Cursor) -> Tables:
+    """The shared part of a coded literal; raises Malformed."""
+    places, pairs = _parse_pairs(encoding, cursor)
+    if isinstance(encoding, Huffman):
+        return Tables(parse_huffman(encoding, bits, cursor), places, pairs)
+    return Tables(parse_frequencies(encoding, bits, cursor), places, pairs)
+
+
+def _parse_pairs(encoding: Coded, cursor: Cursor) -> tuple[list[int], list[list[int]]]:
+    rows, columns = encoding.rows, encoding.columns
+    if not columns:
+        return [], [[table] for table in range(encoding.tables)]
+    width, length = index_bits(columns), encoding.segment
+    places = unsliced(cursor.take(sliced_size(length, width)), length, width)
+    if max(places) >= columns:
+        raise Malformed(f"class {max(places)} of {columns} classes of columns")
+    width, length = index_bits(encoding.tables), rows * columns
+    numbers = unsliced(cursor.take(sliced_size(length, width)), length, width)
+    if max(numbers) >= encoding.tables:
+        raise Malformed(f"table {max(numbers)} of {encoding.tables}")
+    return places, [numbers[at : at + columns] for at in range(0, length, columns)]
+
+
+def pairs_item(encoding: Coded, places: Sequence[int], pairs: Sequence[int]) -> bytes:
+    """What a shared part begins with: the class of each column, and the table of each pair of classes."""
+    if not encoding.columns:
+        return b""
+    return sliced(places, index_bits(encoding.columns)) + sliced(pairs, index_bits(encoding.tables))
 
 
 def _in_place(order: list[int], words: list[int]) -> list[int]:
@@ -665,9 +734,9 @@ def _deal(streams: int, chosen: _Classes) -> list[list[tuple[int, Table]]]:
     return dealt
 
 
-def _read_huffman(cursor: Cursor, encoding: Huffman, tables: list[Table], lo: int, hi: int) -> list[int]:
+def _read_huffman(cursor: Cursor, encoding: Huffman, tables: Tables, lo: int, hi: int) -> list[int]:
     chosen = _read_classes(cursor, encoding, tables, lo, hi)
-    codes = {id(table): canonical(table) for table in tables}
+    codes = {id(table): canonical(table) for table in tables.each}
     lengths = [cursor.varint() for _ in range(encoding.streams - 1)]
     streams = [cursor.take(length) for length in lengths]
     streams.append(cursor.take(cursor.left))
@@ -703,9 +772,11 @@ def _read_codes(stream: bytes, codes: list[dict[str, int]]) -> list[int]:
     return words
 
 
-def _huffman_item(encoding: Huffman, tables: list[Table], lo: int, words: list[int]) -> bytes:
+def _huffman_item(encoding: Huffman, tables: Tables, lo: int, words: list[int]) -> bytes:
     classes, chosen = _choose_classes(encoding, tables, lo, words, float)
-    codes = {id(table): {word: code for code, word in reversed(canonical(table).items())} for table in tables}
+    codes = {
+        id(table): {word: code for code, word in reversed(canonical(table).items())} for table in tables.each
+    }
     streams: list[bytes] = []
     for dealt in _deal(encoding.streams, chosen):
         bits = "".join(codes[id(table)][words[position]] for position, table in dealt)
@@ -841,13 +912,13 @@ def _in_strides(table: Table, prob_bits: int) -> dict[int, list[int]]:
     return dealt
 
 
-def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi: int) -> list[int]:
+def _read_rans(cursor: Cursor, encoding: Rans, tables: Tables, lo: int, hi: int) -> list[int]:
     chosen = _read_classes(cursor, encoding, tables, lo, hi)
     least = 1 << encoding.prob_bits
     states = [int.from_bytes(cursor.take(4), "little") for _ in range(encoding.lanes)]
     if not all(least <= state < least << 16 for state in states):
         raise Malformed("a lane's state is out of range")
-    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables}
+    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables.each}
     words: list[int] = []
     for i, table in zip(chosen.places(), chosen.tables_in_order(), strict=True):
         state = states[i % encoding.lanes]
@@ -863,9 +934,9 @@ def _read_rans(cursor: Cursor, encoding: Rans, tables: list[Table], lo: int, hi:
     return _in_place(chosen.order(), words)
 
 
-def _rans_item(encoding: Rans, tables: list[Table], lo: int, words: list[int]) -> bytes:
+def _rans_item(encoding: Rans, tables: Tables, lo: int, words: list[int]) -> bytes:
     classes, chosen = _choose_classes(encoding, tables, lo, words, lambda f: -math.log2(f))
-    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables}
+    dealt = {id(table): deal_slots(table, encoding.prob_bits) for table in tables.each}
     states = [1 << encoding.prob_bits] * encoding.lanes
     spilled: list[int] = []
     coded = list(zip(chosen.order(), chosen.places(), chosen.tables_in_order(), strict=True))
@@ -961,7 +1032,7 @@ def dictionary(encoding: Tunstall, table: Table) -> list[tuple[int, ...]]:
     return strings
 
 
-def _read_tunstall(cursor: Cursor, encoding: Tunstall, tables: list[Table], lo: int, hi: int) -> list[int]:
+def _read_tunstall(cursor: Cursor, encoding: Tunstall, tables: Tables, lo: int, hi: int) -> list[int]:
     chosen = _read_classes(cursor, encoding, tables, lo, hi)
     count = cursor.varint()
     if count > hi - lo:
@@ -984,7 +1055,7 @@ def _read_tunstall(cursor: Cursor, encoding: Tunstall, tables: list[Table], lo: 
     return _in_place(chosen.order(), words)
 
 
-def _tunstall_item(encoding: Tunstall, tables: list[Table], lo: int, words: list[int]) -> bytes:
+def _tunstall_item(encoding: Tunstall, tables: Tables, lo: int, words: list[int]) -> bytes:
     classes, chosen = _choose_classes(encoding, tables, lo, words, lambda f: -math.log2(f))
     codewords: list[int] = []
     for table, run in zip(chosen.tables, chosen.runs, strict=True):
@@ -1015,10 +1086,10 @@ def _build(node: Node, bits: int, count: int, pieces: Pieces, items: list[bytes]
     match node:
         case Lit(Huffman() as encoding):
             tables = [code_lengths(each, encoding.max_length) for each in _histograms(encoding, pieces)]
-            items.append(huffman_item(tables, bits))
+            items.append(_usual_pairs(encoding) + huffman_item(tables, bits))
         case Lit(Rans() | Tunstall() as encoding):
             tables = [frequencies(each, encoding.prob_bits) for each in _histograms(encoding, pieces)]
-            items.append(rans_item(tables, bits))
+            items.append(_usual_pairs(encoding) + rans_item(tables, bits))
         case Repeat(times, child):
             _build_period(child, bits, count // times, pieces, items)
         case Map(function, child):
@@ -1061,5 +1132,23 @@ def _histograms(encoding: Coded, pieces: Pieces) -> list[Counter[int]]:
     histograms: list[Counter[int]] = [Counter() for _ in range(encoding.tables)]
     for lo, words in pieces:
         for i, word in enumerate(words, lo):
-            histograms[_segment(encoding, i) % encoding.tables][word] += 1
+            histograms[usual_table(encoding, i)][word] += 1
     return histograms
+
+
+def usual_table(encoding: Coded, position: int) -> int:
+    """The table that `build_shared` counts a word towards.
+
+    Classes of rows, classes of columns, and tables of pairs are dealt in turn.
+    """
+    row = _segment(encoding, position) % _row_classes(encoding)
+    if not encoding.columns:
+        return row
+    column = _place(encoding, position) % encoding.columns
+    return (row * encoding.columns + column) % encoding.tables
+
+
+def _usual_pairs(encoding: Coded) -> bytes:
+    places = [place % encoding.columns for place in range(encoding.segment)] if encoding.columns else []
+    pairs = [pair % encoding.tables for pair in range(encoding.rows * encoding.columns)]
+    return pairs_item(encoding, places, pairs)

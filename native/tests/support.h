@@ -106,7 +106,7 @@ static inline bool set_classes(brv_program *p)
         if (n > 1 << 16) return false;
         uint8_t *classes = malloc((size_t)n);
         CHECK(classes, "out of memory");
-        for (uint64_t j = 0; j < n; j++) classes[j] = (uint8_t)(j % nd->tables);
+        for (uint64_t j = 0; j < n; j++) classes[j] = (uint8_t)(j % nd->rows);
         brv_status st;
         CHECK(brv_set_classes(p, i, classes, (size_t)n, &st) == 0, "%s", st.what);
         free(classes);

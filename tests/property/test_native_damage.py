@@ -96,8 +96,9 @@ def test_native_and_python_take_the_same_payloads(first: int) -> None:
         ("Lit sparse(base=0)", 8, b"\x03\x01\x40\x07"),
         ("Lit sparse(base=0)", 8, b"\x01\x41"),
         ("Lit huffman(max=4, streams=2, tables=3, segment=16)", 4, b"\x3f\xff"),
+        ("Lit huffman(max=4, streams=2, tables=2, segment=16, rows=3, columns=2)", 4, b"\x3f\xff"),
     ],
-    ids=["anchor", "position", "count", "class"],
+    ids=["anchor", "position", "count", "class", "row class"],
 )
 def test_what_is_no_word_position_or_class_is_damage(text: str, bits: int, start: bytes) -> None:
     case = case_of(random.Random(0), parse_text(text), bits, 64, 64)
@@ -108,6 +109,7 @@ def test_what_is_no_word_position_or_class_is_damage(text: str, bits: int, start
 
 
 HUFFMAN, RANS = "Lit huffman(max=2, streams=1)", "Lit rans(lanes=1, prob=8)"
+PAIRED = "Lit huffman(max=1, streams=1, tables=3, segment=16, rows=1, columns=3)"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,10 @@ HUFFMAN, RANS = "Lit huffman(max=2, streams=1)", "Lit rans(lanes=1, prob=8)"
         (HUFFMAN, 1, "02 1110", False),
         (HUFFMAN, 2, "03 210200 00", False),
         ("Lit huffman(max=2, streams=1, tables=3, segment=16)", 1, "03 111111", True),
+        (PAIRED, 1, "08 00000000 00 111111", True),
+        (PAIRED, 1, "08 000000ff 00 111111", False),  # a class of columns that is not there
+        (PAIRED, 1, "08 00000000 ff 111111", False),  # a pair's table that is not there
+        (PAIRED, 1, "03 000000", False),
         ("Lit huffman(max=1, streams=1)", 2, "02 0102", True),
         ("Lit huffman(max=1, streams=1)", 2, "02 0112", False),  # a last nibble that is not 0
         (RANS, 1, "04 8001 8001", True),

@@ -26,7 +26,7 @@ from brevisfs.dsl import (
     to_wire,
     walk,
 )
-from brevisfs.dsl.reference import decode_block, flatten
+from brevisfs.dsl.reference import decode_block, flatten, pairs_item
 from tests import programs
 from tests.programs import Case, random_case
 
@@ -204,6 +204,37 @@ def test_classes_choose_the_table_of_a_segment(encoding: Encoding, cpu: str) -> 
     reader = native.Program(wire, shared, 8, count, block)
     with pytest.raises(native.NativeError, match="classes"):
         reader.encode_block(0, data[:block], out)
+
+
+@pytest.mark.parametrize("segment", [16, 64, 100, 384, 1000])
+@pytest.mark.parametrize("bits", [3, 8, 10])
+@pytest.mark.parametrize("columns", [2, 5, 16])
+def test_pairs_of_classes_choose_the_table_of_a_word(segment: int, bits: int, columns: int, cpu: str) -> None:
+    rng = np.random.default_rng(segment)
+    count, block, tables, rows = 5000, 1024, 4, 3
+    classes = rng.integers(0, rows, -(-count // segment)).astype(np.uint8)
+    places, pairs = rng.integers(0, columns, segment), rng.integers(0, tables, rows * columns)
+    at = np.arange(count)
+    table = pairs[classes[at // segment] * columns + places[at % segment]]
+    words = ((rng.integers(0, 1 << bits, count) >> table) + table) % (1 << bits)
+    encoding = Rans(8, 12, tables, segment, rows, columns)
+    hist = np.zeros((tables, 1 << bits), np.uint64)
+    np.add.at(hist, (table, words), 1)
+    head = pairs_item(encoding, places.tolist(), pairs.tolist())
+    shared = native.join_shared([head + native.rans_tables(hist, 12)])
+    wire, data = to_wire(Lit(encoding)), flatten(words.tolist(), bits)
+    prog = native.Program(wire, shared, bits, count, block, {0: classes})
+    payloads, out, step = [], bytearray(prog.encode_bound()), block * bits // 8
+    for index in range(-(-count // block)):
+        part = data[index * step : (index + 1) * step]
+        payloads.append(bytes(out[: prog.encode_block(index, part, out)]))
+    words_back: list[int] = []
+    for index, payload in enumerate(payloads):
+        words_back += decode_block(Lit(encoding), bits, count, block, index, shared, payload)
+    assert words_back == words.tolist()
+    got = bytearray(len(data))
+    prog.decode(b"".join(payloads), 0, spans(payloads), None, got, 0, len(data))
+    assert got == data
 
 
 BLOCK = 4096

@@ -24,6 +24,7 @@ from brevisfs.dsl import (
     Scan,
     Select,
     Sparse,
+    Tunstall,
     Xor,
     ZigZag,
     Zstd,
@@ -124,6 +125,13 @@ def test_valid(node: Node, bits: int, count: int) -> None:
         (Lit(Huffman(1, 11, 1, 16)), 8, 1, "root.lit"),
         (Lit(Huffman(1, 11, 2, 15)), 8, 1, "root.lit"),
         (Lit(Huffman(1, 11, 2, 1 << 62)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 1, 0, 1, 2)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 2, 16, 0, 2)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 2, 16, 65, 2)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 2, 16, 2, 0)), 8, 1, "root.lit"),
+        (Lit(Rans(1, 12, 2, 16, 2, 1)), 8, 1, "root.lit"),
+        (Lit(Tunstall(8, 12, 2, 16, 2, 17)), 8, 1, "root.lit"),
+        (Lit(Huffman(1, 11, 2, 65537, 2, 2)), 8, 1, "root.lit"),
         (Lit(Huffman(1, 11)), 17, 1, "root.lit"),
         (Lit(Rans(0, 11)), 8, 1, "root.lit"),
         (Lit(Rans(65, 11)), 8, 1, "root.lit"),
@@ -172,9 +180,13 @@ def test_refused(node: Node, bits: int, count: int, path: str) -> None:
         (Lit(Huffman(17, 11)), 8),
         (Lit(Huffman(1, 16)), 8),
         (Lit(Huffman(1, 11, 65, 16)), 8),
-        (Lit(Huffman(1, 11, 1, 16)), 8),
         (Lit(Huffman(1, 11, 2, 15)), 8),
         (Lit(Huffman(1, 11, 2, 1 << 62)), 8),
+        (Lit(Huffman(1, 11, 2, 16, 0, 2)), 8),
+        (Lit(Huffman(1, 11, 2, 16, 65, 2)), 8),
+        (Lit(Rans(1, 12, 2, 16, 2, 1)), 8),
+        (Lit(Tunstall(8, 12, 2, 16, 2, 17)), 8),
+        (Lit(Huffman(1, 11, 2, 65537, 2, 2)), 8),
         (Lit(Huffman(1, 11)), 17),
         (Lit(Rans(65, 11)), 8),
         (Lit(Rans(1, 7)), 8),
@@ -227,6 +239,12 @@ def test_tables_share_one_limit() -> None:
     refuse(many, 16, 16, r"^root\.concat\[1\]\.merge\[15\]\.lit: decode tables above")
     take(Lit(Rans(1, 8, 31, 16)), 16, 16)
     refuse(Lit(Rans(1, 8, 32, 16)), 16, 16, r"^root\.lit: decode tables above")
+
+
+def test_classes_of_columns_count_as_tables() -> None:
+    columns = Lit(Rans(1, 8, 2, 1 << 16, 1, 16))
+    take(Concat((8,) * 32, (*(columns,) * 31, RAW)), 1, 256)
+    refuse(Concat((8,) * 32, (columns,) * 32), 1, 256, r"^root\.concat\[31\]\.lit: decode tables above")
 
 
 def test_walk_is_in_prefix_order_with_types() -> None:

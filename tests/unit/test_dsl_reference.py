@@ -173,6 +173,19 @@ def test_segments_are_counted_from_the_start_of_the_stream() -> None:
     assert encode_block(node, 1, 128, 64, 1, shared, words[64:]).startswith(bytes([10, 0b10]))
 
 
+def test_the_words_of_a_segment_are_taken_by_the_classes_of_their_places() -> None:
+    node = parse_text("Lit huffman(max=1, streams=1, tables=2, segment=16, rows=1, columns=2)")
+    words = [0, 1, 0, 0, 1, 1] * 6
+    shared = build_shared(node, 1, 36, 64, words)
+    assert shared == bytes.fromhex("05 00ff 02 1111")
+    payload = encode_block(node, 1, 36, 64, 0, shared, words)
+    order = [at + place for at in (0, 16, 32) for place in range(16) if at + place < 36]
+    even, odd = ([words[i] for i in order if i % 2 == column] for column in (0, 1))
+    bits = "1" + "".join(map(str, even + odd))
+    assert payload == bytes([5]) + int(bits, 2).to_bytes(5, "little")
+    assert decode_block(node, 1, 36, 64, 0, shared, payload) == words
+
+
 def test_zstd() -> None:
     node, words = Lit(Zstd()), [1, 2, 3] * 500
     payload = encode_block(node, 16, 1500, 2048, 0, b"", words)
@@ -230,6 +243,9 @@ def test_wrong_number_of_words() -> None:
             build_shared(node, 8, 4, 64, words)
 
 
+PAIRED = "Lit huffman(max=1, streams=1, tables=3, segment=16, rows=3, columns=3)"
+
+
 @pytest.mark.parametrize(
     ("text", "bits", "shared", "payload", "reason"),
     [
@@ -250,6 +266,9 @@ def test_wrong_number_of_words() -> None:
         ("Lit huffman(max=2, streams=1)", 2, "03 210208", "01 04", "more groups than it needs"),
         ("Lit huffman(max=2, streams=1)", 2, "04 21020000", "01 04", "nibbles after the last table"),
         ("Lit huffman(max=1, streams=1, tables=3, segment=16)", 1, "03 111111", "02 03 04", "class 3 of 3"),
+        (PAIRED, 1, "0a 00000000 000000 111111", "02 03 04", "class 3 of 3 classes of segments"),
+        (PAIRED, 1, "0a 000000ff 000000 111111", "02 00 04", "class 3 of 3 classes of columns"),
+        (PAIRED, 1, "0a 00000000 ff0000 111111", "02 00 04", "table 3 of 3"),
         ("Lit rans(lanes=1, prob=8)", 1, "03 8001 7f", "04 00000100", "do not sum"),
         ("Lit rans(lanes=1, prob=8)", 1, "04 8002 0001", "04 00000100", "passes the end"),
         ("Lit rans(lanes=1, prob=8)", 1, "05 8002 0000 00", "04 00000100", "1 bytes too many"),
