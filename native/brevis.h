@@ -156,8 +156,11 @@ uint32_t brv_node_bits(const brv_program *p, uint32_t node);
 int brv_huffman_lengths(const uint64_t *hist, size_t n, unsigned max_len, uint8_t *len);
 /* Frequencies >= 1 for every present symbol that sum to 2^prob_bits. */
 int brv_rans_frequencies(const uint64_t *hist, size_t n, unsigned prob_bits, uint32_t *freq);
-/* Serialised tables (docs/format.md, shared parts); out holds cap bytes. Return the length, 0 if out is too small. */
+/* Serialised tables (docs/format.md, shared parts), and what they begin with: the classes of n places and the tables of
+ * pairs; out holds cap bytes. Return the length, 0 if out is too small. */
 size_t brv_huffman_write(const uint8_t *len, size_t n, size_t tables, uint8_t *out, size_t cap);
+size_t brv_columns_write(const uint8_t *places, size_t n, uint32_t columns, const uint8_t *pairs, uint32_t rows,
+                         uint32_t tables, uint8_t *out, size_t cap);
 size_t brv_rans_write(const uint32_t *freq, size_t n, size_t tables, uint8_t *out, size_t cap);
 
 /* ---- checksums ----------------------------------------------------------------------------- */

@@ -52,6 +52,16 @@ int columns_load(node *nd, const brv_kernels *k, cursor *c)
     return rc;
 }
 
+size_t brv_columns_write(const uint8_t *places, size_t n, uint32_t columns, const uint8_t *pairs, uint32_t rows,
+                         uint32_t tables, uint8_t *out, size_t cap)
+{
+    const size_t first = sliced_size(n, bits_for(columns)), second = sliced_size((size_t)rows * columns, bits_for(tables));
+    if (cap < first + second) return 0;
+    kernels_scalar()->pack(places, n, bits_for(columns), 1, out);
+    kernels_scalar()->pack(pairs, (size_t)rows * columns, bits_for(tables), 1, out + first);
+    return first + second;
+}
+
 /* Of n places from `place` on, how many have each class. */
 static void count_places(const column_classes *c, size_t place, size_t n, size_t *width)
 {
@@ -168,17 +178,28 @@ static void take_runs(const class_map *map, walk *w, size_t *run)
     }
 }
 
+/* The words of a segment by the classes of their places, one by one, or class by class where all are there. */
+static void order_places(const class_map *map, walk *w, const uint8_t *from, uint8_t *ordered, unsigned container)
+{
+    const column_classes *c = map->by_place;
+    const uint8_t *class = c->class + w->place;
+    const uint16_t *place = c->order;
+    size_t run[MAX_COLUMN_CLASSES];
+    take_runs(map, w, run);
+    if (w->words == c->places && container == 1) {
+        for (unsigned j = 0; j < c->classes; place += c->width[j++])
+            for (size_t i = 0; i < c->width[j]; i++) ordered[run[j] + i] = from[place[i]];
+    } else
+        for (size_t j = 0; j < w->words; j++)
+            store_word(ordered, container, run[class[j]]++, load_word(from, container, j));
+}
+
 void class_order(const class_map *map, const void *words, void *ordered, unsigned container)
 {
     for (walk w = first_segment(map); w.segment < map->n; next_segment(map, &w)) {
         const uint8_t *from = (const uint8_t *)words + w.done * container;
-        size_t run[MAX_COLUMN_CLASSES];
-        if (map->by_place) {
-            take_runs(map, &w, run);
-            const uint8_t *class = map->by_place->class + w.place;
-            for (size_t j = 0; j < w.words; j++)
-                store_word(ordered, container, run[class[j]]++, load_word(from, container, j));
-        } else memcpy((uint8_t *)ordered + take_run(map, &w) * container, from, w.words * container);
+        if (map->by_place) order_places(map, &w, from, ordered, container);
+        else memcpy((uint8_t *)ordered + take_run(map, &w) * container, from, w.words * container);
     }
 }
 

@@ -19,6 +19,8 @@ enum {
     BRV_CHUNK = 64,          /* words: the grain at which runs of constant bits are looked for */
     BRV_COARSE_BITS = 6,     /* leading bits of a word that tell its segment's class */
     BRV_MOST_CLASSES = 16,
+    BRV_COARSE = 64,         /* values of these */
+    BRV_MOST_SIDE = 8, BRV_MOST_PAIRS = 64, /* classes of either side that pairs are made of, and these */
 };
 
 /* toll: bits a word that a nanosecond of decoding it costs; those from lookup on: nanoseconds, that of a field for each byte of the
@@ -26,7 +28,7 @@ enum {
 typedef struct {
     double toll;
     uint32_t lanes; /* of rANS in long streams */
-    double lookup, rans, rans_few, tunstall, classed, table, transpose, sparse, listed, field, joined, zstd_byte;
+    double lookup, rans, rans_few, tunstall, classed, table, paired, transpose, sparse, listed, field, joined, zstd_byte;
 } brv_tolls;
 
 enum brv_way { BRV_CONST, BRV_RAW, BRV_PACK, BRV_SPARSE, BRV_HUFFMAN, BRV_RANS, BRV_TUNSTALL, BRV_ZSTD };
@@ -138,5 +140,23 @@ int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const br
 /* The class of each segment, the last ragged, whose code lengths suit it best; hists[tables][2^width] are added to. */
 int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, const int16_t *lengths,
                uint32_t tables, uint8_t *classes, uint64_t *hists);
+
+/* Classes of segments and of the places in them, of which each pair has one of `tables` tables. */
+typedef struct {
+    uint32_t tables, rows, columns;
+    double rank;
+    int16_t lengths[BRV_MOST_SIDE][BRV_COARSE]; /* code lengths of each row class, as of brv_learn */
+    uint8_t table[BRV_MOST_PAIRS];           /* of each pair: number row class * columns + column class */
+} brv_pairs;
+
+/* The pairs that rank best for segments as brv_learn takes them, of up to 4096 words; and the class of each place. */
+int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs *out,
+                    uint8_t *places);
+/* hists[tables][2^width] are added to. classes: those of the segments, as of brv_assign. */
+int brv_count_pairs(const uint8_t *words, size_t n, size_t segment, unsigned width, const uint8_t *classes,
+                    const uint8_t *places, uint32_t rows, uint32_t columns, const uint8_t *table, uint64_t *hists);
+/* What brv_coded gives for so many tables, put right for pairs of classes. */
+void brv_in_pairs(brv_choice *choice, uint32_t tables, uint32_t rows, uint32_t columns, uint64_t segment, uint64_t count,
+                  const brv_tolls *tolls);
 
 #endif

@@ -10,9 +10,11 @@
 #include "plan_internal.h"
 
 enum {
-    COARSE = 1 << BRV_COARSE_BITS,
+    COARSE = BRV_COARSE,
     MOST_SEGMENTS = 4096,
     MOST_MEANS = 2 * BRV_MOST_CLASSES,
+    MOST_MERGED = BRV_MOST_PAIRS,
+    TURNS = 2,   /* in which segments and places are dealt to their classes */
     ROUNDS = 4,
     AT_ONCE = 4, /* segments counted side by side, so that a repeated word does not wait for its own store */
     LANES = 8,   /* bins are taken so many at a time */
@@ -71,6 +73,11 @@ static void count_leading(const uint32_t *full, unsigned width, unsigned shift, 
         memset(row, 0, sizeof(coarse_row));
         fold_by(full, 1, (size_t)1 << width, shift, row);
     }
+}
+
+static unsigned leading_of(unsigned word, unsigned width)
+{
+    return width > BRV_COARSE_BITS ? word >> (width - BRV_COARSE_BITS) : word;
 }
 
 static unsigned shift_for(size_t segment)
@@ -249,13 +256,15 @@ static int k_means(learner *l, unsigned size)
 /* ---- merging ------------------------------------------------------------------------------- */
 
 typedef struct {
-    double member[MOST_MEANS][COARSE], alone[MOST_MEANS], apart[MOST_MEANS][MOST_MEANS];
-    uint64_t *hist;              /* [classes][symbols] */
-    coded_row row[MOST_MEANS];   /* what each class's table and words take, once known */
-    bool known[MOST_MEANS];
-    bool gone[MOST_MEANS];
-    unsigned became[MOST_MEANS]; /* of each class at the start, the one it is part of now */
-    unsigned classes, bins;
+    double member[MOST_MERGED][COARSE], alone[MOST_MERGED], apart[MOST_MERGED][MOST_MERGED];
+    uint64_t *hist;               /* [classes][symbols] */
+    coded_row row[MOST_MERGED];   /* what each class's table and words take, once known */
+    bool known[MOST_MERGED];
+    bool gone[MOST_MERGED];
+    unsigned became[MOST_MERGED]; /* of each class at the start, the one it is part of now */
+    unsigned classes, bins, width;
+    size_t symbols;
+    uint32_t rows, columns;       /* classes that these are the pairs of; columns is 0 if they are none */
 } merger;
 
 /* Bits of the words of two histograms together, or of one, in whole bits. */
@@ -278,26 +287,20 @@ static void compare(merger *m, unsigned c, unsigned end)
             m->apart[c][o] = m->apart[o][c] = information(m->member[c], m->member[o], m->bins) - m->alone[c] - m->alone[o];
 }
 
-static void start_merging(const learner *l, merger *m)
+/* With `member` and `hist` given. */
+static void start_merging(merger *m)
 {
-    m->classes = l->classes;
-    m->bins = l->bins;
     for (unsigned c = 0; c < m->classes; c++) {
-        for (unsigned b = 0; b < m->bins; b++) m->member[c][b] = l->sum[c][b];
         m->became[c] = c;
         m->alone[c] = information(m->member[c], NULL, m->bins);
         compare(m, c, c);
     }
-    for (size_t s = 0; s < l->segments; s++) {
-        uint64_t *restrict to = m->hist + l->class[s] * l->symbols;
-        const uint32_t *restrict from = l->full + s * l->symbols;
-        for (size_t i = 0; i < l->symbols; i++) to[i] += from[i];
-    }
 }
 
 /* The two classes most alike become one. */
-static void merge_two(merger *m, size_t symbols)
+static void merge_two(merger *m)
 {
+    const size_t symbols = m->symbols;
     unsigned kept = 0, gone = 0;
     double least = INFINITY;
     for (unsigned c = 0; c < m->classes; c++)
@@ -320,54 +323,74 @@ static void merge_two(merger *m, size_t symbols)
 /* Numbers without gaps: of each class at the start, the one it is part of now. */
 static void numbered(const merger *m, unsigned *number)
 {
-    unsigned next = 0, of[MOST_MEANS];
+    unsigned next = 0, of[MOST_MERGED];
     for (unsigned c = 0; c < m->classes; c++)
         if (!m->gone[c]) of[c] = next++;
     for (unsigned c = 0; c < m->classes; c++) number[c] = of[m->became[c]];
 }
 
 /* What coding the words of the classes as they are now ranks. */
-static double rank_classes(merger *m, const learner *l, unsigned size, const brv_coding *coding, const brv_tolls *t)
+static double rank_classes(merger *m, unsigned size, const brv_coding *coding, const brv_tolls *t)
 {
     coded_row all = {0};
     brv_choice choice;
     for (unsigned c = 0; c < m->classes; c++) {
         if (m->gone[c]) continue;
-        if (!m->known[c]) m->row[c] = row_of(coding->way, m->hist + c * l->symbols, l->symbols);
+        if (!m->known[c]) m->row[c] = row_of(coding->way, m->hist + c * m->symbols, m->symbols);
         m->known[c] = true;
         add_row(&all, &m->row[c]);
     }
-    coded_in_rows(coding->way, &all, size, l->width, coding->segment, coding->words, coding->block, t, &choice);
+    coded_in_rows(coding->way, &all, size, m->width, coding->segment, coding->words, coding->block, t, &choice);
+    if (m->columns) brv_in_pairs(&choice, size, m->rows, m->columns, coding->segment, coding->words, t);
     return rank_of(&choice) + (size > coding->few ? coding->many : 0);
 }
 
 /* The number of classes that ranks best, and to which of them each class belongs. */
-static int best_merging(const learner *l, const brv_coding *coding, const brv_tolls *t, unsigned *best, uint32_t *tables,
-                        double *rank)
+static void best_merging(merger *m, const brv_coding *coding, const brv_tolls *t, unsigned *best, uint32_t *tables,
+                         double *rank)
 {
-    merger *m = calloc(1, sizeof *m);
-    uint64_t *hist = calloc(l->classes * l->symbols, sizeof *hist);
-    const int rc = hist && m ? 0 : BRV_NO_MEMORY;
     *rank = INFINITY;
     *tables = 1;
-    if (!rc) {
-        m->hist = hist;
-        start_merging(l, m);
-        for (unsigned size = m->classes; size; size--) {
-            if (size <= coding->most && (size <= coding->few || size % 2 == 0)) {
-                const double reached = rank_classes(m, l, size, coding, t);
-                if (reached < *rank) {
-                    *rank = reached;
-                    *tables = size;
-                    numbered(m, best);
-                }
+    for (unsigned size = m->classes; size; size--) {
+        if (size <= coding->most && (size <= coding->few || size % 2 == 0)) {
+            const double reached = rank_classes(m, size, coding, t);
+            if (reached < *rank) {
+                *rank = reached;
+                *tables = size;
+                numbered(m, best);
             }
-            if (size > 1) merge_two(m, l->symbols);
         }
+        if (size > 1) merge_two(m);
     }
-    free(hist);
-    free(m);
-    return rc;
+}
+
+static merger *new_merger(unsigned classes, unsigned width)
+{
+    const size_t symbols = (size_t)1 << width;
+    merger *m = calloc(1, sizeof *m + classes * symbols * sizeof *m->hist);
+    if (!m) return NULL;
+    m->classes = classes;
+    m->width = width;
+    m->symbols = symbols;
+    m->hist = (uint64_t *)(m + 1);
+    return m;
+}
+
+/* Of the classes of segments. */
+static merger *merger_of(const learner *l)
+{
+    merger *m = new_merger(l->classes, l->width);
+    if (!m) return NULL;
+    m->bins = l->bins;
+    for (unsigned c = 0; c < m->classes; c++)
+        for (unsigned b = 0; b < m->bins; b++) m->member[c][b] = l->sum[c][b];
+    for (size_t s = 0; s < l->segments; s++) {
+        uint64_t *restrict to = m->hist + l->class[s] * l->symbols;
+        const uint32_t *restrict from = l->full + s * l->symbols;
+        for (size_t i = 0; i < l->symbols; i++) to[i] += from[i];
+    }
+    start_merging(m);
+    return m;
 }
 
 /* Code lengths of `tables` classes made of those that have each one's number. */
@@ -396,41 +419,249 @@ static bool all_below(const uint8_t *words, size_t n, unsigned width)
     return any >> width == 0;
 }
 
-int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, uint32_t *tables,
-              double *rank, int16_t *lengths)
+static bool can_learn(const uint8_t *words, size_t n, const brv_coding *coding)
 {
     if (coding->width < 1 || coding->width > BRV_SYMBOL_BITS || coding->most < 1 || coding->most > BRV_MOST_CLASSES ||
         !coding->segment || n % coding->segment || n == 0 || n / coding->segment > MOST_SEGMENTS ||
         n > INT32_MAX || !coding->words || !coding->block ||
         (coding->way != BRV_HUFFMAN && coding->way != BRV_RANS))
-        return BRV_ARGUMENT;
-    const size_t segment = (size_t)coding->segment, segments = n / segment, symbols = (size_t)1 << coding->width;
-    if (!all_below(words, n, coding->width)) return BRV_ARGUMENT;
-    learner *l = malloc(sizeof *l);
-    if (!l) return BRV_NO_MEMORY;
-    *l = (learner){.width = coding->width, .shift = shift_for(segment), .segments = segments, .symbols = symbols};
-    l->full = malloc(segments * symbols * sizeof *l->full);
-    l->coarse = malloc(segments * sizeof *l->coarse);
-    l->class = calloc(segments, 1);
-    int rc = l->full && l->coarse && l->class ? 0 : BRV_NO_MEMORY;
-    if (!rc) {
-        for (size_t s = 0, many; s < segments; s += many) {
-            many = segments - s < AT_ONCE ? 1 : AT_ONCE;
-            count_segments(words + s * segment, segment, symbols, many, l->full + s * symbols);
-        }
-        for (size_t s = 0; s < segments; s++) count_leading(l->full + s * symbols, l->width, l->shift, l->coarse[s]);
-        leave_out_empty(l);
-        const size_t size = 2 * (size_t)coding->most;
-        rc = k_means(l, (unsigned)(size < segments ? size : segments));
-    }
-    unsigned best[MOST_MEANS] = {0};
-    if (!rc) rc = best_merging(l, coding, tolls, best, tables, rank);
-    if (!rc) write_lengths(l, best, *tables, (coarse_row *)lengths);
+        return false;
+    return all_below(words, n, coding->width);
+}
+
+static void free_learner(learner *l)
+{
+    if (!l) return;
     free(l->full);
     free(l->coarse);
     free(l->class);
     free(l);
+}
+
+/* With room for so many segments, not counted yet. */
+static learner *new_learner(size_t segments, size_t segment, unsigned width)
+{
+    learner *l = malloc(sizeof *l);
+    if (!l) return NULL;
+    *l = (learner){.width = width, .shift = shift_for(segment), .segments = segments, .symbols = (size_t)1 << width};
+    l->full = calloc(segments * l->symbols, sizeof *l->full);
+    l->coarse = malloc(segments * sizeof *l->coarse);
+    l->class = calloc(segments, 1);
+    if (l->full && l->coarse && l->class) return l;
+    free_learner(l);
+    return NULL;
+}
+
+static void count_rows(learner *l, const uint8_t *words, size_t segment)
+{
+    for (size_t s = 0, many; s < l->segments; s += many) {
+        many = l->segments - s < AT_ONCE ? 1 : AT_ONCE;
+        count_segments(words + s * segment, segment, l->symbols, many, l->full + s * l->symbols);
+    }
+}
+
+static void count_columns(learner *l, const uint8_t *words, size_t n)
+{
+    for (size_t i = 0; i < n; i += l->segments)
+        for (size_t p = 0; p < l->segments; p++) l->full[p * l->symbols + words[i + p]]++;
+}
+
+/* Up to so many classes of the segments that were counted. */
+static int classes_of(learner *l, size_t size)
+{
+    for (size_t s = 0; s < l->segments; s++) count_leading(l->full + s * l->symbols, l->width, l->shift, l->coarse[s]);
+    leave_out_empty(l);
+    return k_means(l, (unsigned)(size < l->segments ? size : l->segments));
+}
+
+int brv_learn(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, uint32_t *tables,
+              double *rank, int16_t *lengths)
+{
+    if (!can_learn(words, n, coding)) return BRV_ARGUMENT;
+    const size_t segment = (size_t)coding->segment;
+    learner *l = new_learner(n / segment, segment, coding->width);
+    if (!l) return BRV_NO_MEMORY;
+    unsigned best[MOST_MERGED] = {0};
+    count_rows(l, words, segment);
+    int rc = classes_of(l, 2 * (size_t)coding->most);
+    merger *m = rc ? NULL : merger_of(l);
+    if (m) {
+        best_merging(m, coding, tolls, best, tables, rank);
+        write_lengths(l, best, *tables, (coarse_row *)lengths);
+    } else if (!rc) rc = BRV_NO_MEMORY;
+    free(m);
+    free_learner(l);
     return rc;
+}
+
+/* ---- pairs --------------------------------------------------------------------------------- */
+
+void brv_in_pairs(brv_choice *choice, uint32_t tables, uint32_t rows, uint32_t columns, uint64_t segment, uint64_t count,
+                  const brv_tolls *t)
+{
+    const double places = (double)(segment * bits_for(columns) + (uint64_t)rows * columns * bits_for(tables)) / 8;
+    choice->size += places + (double)count / (double)segment * ((double)bits_for(rows) - bits_for(tables)) / 8;
+    choice->toll += t->toll * (double)count * t->paired / 8;
+}
+
+static void count_pairs(const uint8_t *words, size_t n, size_t segment, size_t symbols, const uint8_t *classes,
+                        const uint8_t *places, size_t columns, const uint8_t *table, uint64_t *hists)
+{
+    for (size_t i = 0; i < n; i += segment, classes++) {
+        const uint8_t *tables = table + *classes * columns;
+        const size_t length = n - i < segment ? n - i : segment;
+        for (size_t p = 0; p < length; p++) hists[tables[places[p]] * symbols + words[i + p]]++;
+    }
+}
+
+/* The tables of all pairs of the rows' classes and the columns'. */
+static int merge_pairs(const uint8_t *words, size_t n, const learner *rows, const brv_coding *coding, const brv_tolls *t,
+                       const uint8_t *places, brv_pairs *out)
+{
+    const unsigned pairs = out->rows * out->columns;
+    merger *m = new_merger(pairs, coding->width);
+    if (!m) return BRV_NO_MEMORY;
+    unsigned best[MOST_MERGED] = {0};
+    for (unsigned i = 0; i < pairs; i++) out->table[i] = (uint8_t)i;
+    count_pairs(words, n, (size_t)coding->segment, m->symbols, rows->class, places, out->columns, out->table, m->hist);
+    for (unsigned c = 0; c < pairs; c++)
+        for (unsigned b = 0; b < rows->bins; b++)
+            for (unsigned i = 0; i < m->symbols; i++)
+                if (leading_of(i, m->width) == rows->bin[b]) m->member[c][b] += (double)m->hist[c * m->symbols + i];
+    m->bins = rows->bins;
+    m->rows = out->rows;
+    m->columns = out->columns;
+    start_merging(m);
+    best_merging(m, coding, t, best, &out->tables, &out->rank);
+    for (unsigned i = 0; i < pairs; i++) out->table[i] = (uint8_t)best[i];
+    free(m);
+    return 0;
+}
+
+/* Words by their segments and the classes of their places, or the other way round: hists[items][others][bins]. */
+static void count_by(const uint8_t *words, size_t n, size_t segment, const uint8_t *bin, unsigned bins, const uint8_t *rows,
+                     const uint8_t *places, unsigned others, bool by_segment, int16_t *hists)
+{
+    const size_t item = (size_t)others * bins;
+    memset(hists, 0, (by_segment ? n / segment : segment) * item * sizeof *hists);
+    for (size_t i = 0, s = 0; i < n; i += segment, s++)
+        for (size_t p = 0; p < segment; p++) {
+            const size_t at = by_segment ? s * item + places[p] * bins : p * item + rows[s] * bins;
+            hists[at + bin[words[i + p]]]++;
+        }
+}
+
+/* Each item goes to the class that suits it best, given the classes of the others. Bins are those of l. */
+static void deal_by(const learner *l, const int16_t *hists, size_t items, unsigned classes, unsigned others, uint8_t *class)
+{
+    const unsigned bins = l->bins, all = l->width < BRV_COARSE_BITS ? 1u << l->width : COARSE;
+    const unsigned item = others * bins;
+    uint32_t sum[BRV_MOST_PAIRS * COARSE] = {0};
+    int16_t length[BRV_MOST_PAIRS * COARSE];
+    for (size_t i = 0; i < items; i++)
+        for (unsigned j = 0; j < item; j++) sum[class[i] * item + j] += (uint32_t)hists[i * item + j];
+    for (unsigned at = 0; at < classes * item; at += bins) {
+        double total = 0.02 * all;
+        for (unsigned j = at; j < at + bins; j++) total += sum[j];
+        const double log = log2_of(total);
+        for (unsigned j = at; j < at + bins; j++) length[j] = length_of(log, sum[j]);
+    }
+    for (size_t i = 0; i < items; i++) {
+        int32_t least = INT32_MAX;
+        for (unsigned c = 0; c < classes; c++) {
+            const int32_t bits = cost(hists + i * item, length + c * item, item);
+            if (bits < least) {
+                least = bits;
+                class[i] = (uint8_t)c;
+            }
+        }
+    }
+}
+
+/* Classes of segments and of places suit each other better when each is dealt by the other in turn. */
+static int alternate(const uint8_t *words, size_t n, learner *rows, learner *columns)
+{
+    const unsigned most = rows->classes > columns->classes ? rows->classes : columns->classes;
+    const size_t items = rows->segments > columns->segments ? rows->segments : columns->segments;
+    int16_t *hists = malloc(items * most * rows->bins * sizeof *hists);
+    uint8_t bin[1 << BRV_SYMBOL_BITS];
+    if (!hists) return BRV_NO_MEMORY;
+    for (unsigned b = 0; b < rows->bins; b++)
+        for (unsigned w = 0; w < rows->symbols; w++)
+            if (leading_of(w, rows->width) == rows->bin[b]) bin[w] = (uint8_t)b;
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        count_by(words, n, columns->segments, bin, rows->bins, rows->class, columns->class, rows->classes, false, hists);
+        deal_by(rows, hists, columns->segments, columns->classes, rows->classes, columns->class);
+        count_by(words, n, columns->segments, bin, rows->bins, rows->class, columns->class, columns->classes, true, hists);
+        deal_by(rows, hists, rows->segments, rows->classes, columns->classes, rows->class);
+    }
+    free(hists);
+    return 0;
+}
+
+/* Up to so many classes of the segments that were counted, from more of them: few at once would miss those that are
+ * unlike all others. */
+static int merged_classes_of(learner *l, unsigned size)
+{
+    unsigned number[MOST_MERGED];
+    const int rc = classes_of(l, MOST_MEANS);
+    merger *m = rc ? NULL : merger_of(l);
+    if (!m) return rc ? rc : BRV_NO_MEMORY;
+    for (unsigned left = m->classes; left > size; left--) merge_two(m);
+    numbered(m, number);
+    free(m);
+    for (size_t s = 0; s < l->segments; s++) l->class[s] = (uint8_t)number[l->class[s]];
+    if (l->classes > size) l->classes = size;
+    return 0;
+}
+
+/* Code lengths of the classes that the segments have now. */
+static void write_classes(learner *l, coarse_row *lengths)
+{
+    unsigned number[MOST_MEANS];
+    memset(l->sum, 0, sizeof l->sum);
+    for (size_t s = 0; s < l->segments; s++) join(l, s, l->class[s]);
+    for (unsigned c = 0; c < l->classes; c++) number[c] = c;
+    write_lengths(l, number, l->classes, lengths);
+}
+
+int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs *out,
+                    uint8_t *places)
+{
+    if (!can_learn(words, n, coding) || coding->segment > MOST_SEGMENTS) return BRV_ARGUMENT;
+    const size_t segment = (size_t)coding->segment, segments = n / segment;
+    learner *by_row = new_learner(segments, segment, coding->width), *by_place = new_learner(segment, segments, coding->width);
+    int rc = by_row && by_place ? 0 : BRV_NO_MEMORY;
+    *out = (brv_pairs){.rank = INFINITY};
+    if (!rc) {
+        count_rows(by_row, words, segment);
+        count_columns(by_place, words, n);
+        rc = classes_of(by_row, BRV_MOST_SIDE);
+    }
+    if (!rc) rc = merged_classes_of(by_place, BRV_MOST_SIDE);
+    if (!rc) rc = alternate(words, n, by_row, by_place);
+    if (!rc) {
+        out->rows = by_row->classes;
+        out->columns = by_place->classes;
+        memcpy(places, by_place->class, segment);
+        rc = merge_pairs(words, n, by_row, coding, tolls, places, out);
+        write_classes(by_row, (coarse_row *)out->lengths);
+    }
+    free_learner(by_row);
+    free_learner(by_place);
+    return rc;
+}
+
+int brv_count_pairs(const uint8_t *words, size_t n, size_t segment, unsigned width, const uint8_t *classes,
+                    const uint8_t *places, uint32_t rows, uint32_t columns, const uint8_t *table, uint64_t *hists)
+{
+    if (width < 1 || width > BRV_SYMBOL_BITS || !segment || !all_below(words, n, width)) return BRV_ARGUMENT;
+    for (size_t p = 0; p < segment; p++)
+        if (places[p] >= columns) return BRV_ARGUMENT;
+    for (size_t s = 0; s < n / segment + (n % segment != 0); s++)
+        if (classes[s] >= rows) return BRV_ARGUMENT;
+    count_pairs(words, n, segment, (size_t)1 << width, classes, places, columns, table, hists);
+    return 0;
 }
 
 int brv_assign(const uint8_t *words, size_t n, size_t segment, unsigned width, const int16_t *lengths,

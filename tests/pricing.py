@@ -41,7 +41,9 @@ CODED_BYTES = 3
 STREAMED_WORDS = 16384
 MOST_CHUNKS = 1 << 10
 ZSTD_BLOCK_BYTES = 24
+SIDE, MEANS, TURNS = 8, 32, 2
 ROUNDS = 4
+SIDE, MEANS, TURNS = 8, 32, 2
 
 # ---- costs
 
@@ -388,6 +390,47 @@ def learn(
             if reached < least:
                 least, best = reached, became[classes]
     return least, _code_lengths(_members(best, rows)).astype(np.int64)
+
+
+def learn_pairs(
+    segments: Words, bits: int, rank: Callable[[Histogram, int, int], float], most: int
+) -> tuple[float, NDArray[np.int64], NDArray[np.intp], NDArray[np.intp]]:
+    """The least rank that pairs of classes reach; code lengths of rows, classes of columns, tables."""
+    rows, columns = leading(segments, bits), leading(np.ascontiguousarray(segments.T), bits)
+    by_row = _k_means(rows, min(SIDE, len(rows)))
+    by_place = _k_means(columns, min(MEANS, len(columns)))
+    members = _members(by_place, columns)
+    became = next(became for became in _mergings(members) if int(became.max()) < SIDE)
+    by_place = became[by_place]
+    r, c = int(by_row.max()) + 1, int(by_place.max()) + 1
+    for _ in range(TURNS):
+        by_place = _dealt(segments.T, bits, by_place, c, by_row, r)
+        by_row = _dealt(segments, bits, by_row, r, by_place, c)
+    tables = by_row[:, None] * c + by_place
+    hists = np.bincount((tables << bits | segments).reshape(-1), minlength=r * c << bits).reshape(r * c, -1)
+    least, best = np.inf, np.zeros(r * c, np.intp)
+    coarse = hists.reshape(r * c, 1 << min(bits, COARSE_BITS), -1).sum(axis=2).astype(np.float64)
+    for became in _mergings(coarse):
+        size = int(became.max()) + 1
+        if size <= most and (size <= FEW_TABLES or size % 2 == 0):
+            reached = rank(np.array([hists[became == table].sum(axis=0) for table in range(size)]), r, c)
+            if reached < least:
+                least, best = reached, became
+    sums = np.array([rows[by_row == each].sum(axis=0) for each in range(r)])
+    return least, _code_lengths(sums).astype(np.int64), by_place, best.reshape(r, c)
+
+
+def _dealt(
+    items: Words, bits: int, classes: NDArray[np.intp], size: int, others: NDArray[np.intp], kinds: int
+) -> NDArray[np.intp]:
+    """The items, rows of words, in the classes that suit them; places in them have others."""
+    coarse = min(bits, COARSE_BITS)
+    places = (np.arange(len(items))[:, None] * kinds + others) << coarse | items >> bits - coarse
+    counts = np.bincount(places.reshape(-1), minlength=len(items) * kinds << coarse)
+    rows = counts.reshape(len(items), kinds, 1 << coarse).astype(np.float64)
+    lengths = np.array([_code_lengths(rows[classes == each].sum(axis=0)) for each in range(size)])
+    dealt: NDArray[np.intp] = np.argmin(rows.reshape(len(items), -1) @ lengths.reshape(size, -1).T, axis=1)
+    return dealt
 
 
 def _mergings(members: Rows) -> Iterator[NDArray[np.intp]]:

@@ -32,6 +32,7 @@ __all__ = [
     "Stored",
     "UnknownCode",
     "checksum",
+    "columns_item",
     "cpu",
     "huffman_lengths",
     "huffman_tables",
@@ -517,6 +518,23 @@ def rans_tables(hist: _U64, prob_bits: int) -> bytes:
         ffi.from_buffer("uint32_t[]", freq),
         freq.shape[1],
         freq.shape[0],
+        ffi.from_buffer("uint8_t[]", out),
+        len(out),
+    )
+    return out[: int(n)].tobytes()
+
+
+def columns_item(places: npt.NDArray[np.uint8], pairs: npt.NDArray[np.uint8], tables: int) -> bytes:
+    """What the shared part of a Lit with column classes begins with: the class of each place, the table of
+    each pair of a row class and a column class, shape (rows, columns)."""
+    out = np.empty(len(places) + pairs.size + 16, np.uint8)
+    n = lib.brv_columns_write(
+        ffi.from_buffer("uint8_t[]", places),
+        len(places),
+        pairs.shape[1],
+        ffi.from_buffer("uint8_t[]", pairs),
+        pairs.shape[0],
+        tables,
         ffi.from_buffer("uint8_t[]", out),
         len(out),
     )

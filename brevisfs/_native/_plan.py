@@ -6,6 +6,7 @@ Words are contiguous arrays of the smallest unsigned type that holds them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, NewType
 
@@ -67,6 +68,20 @@ class Coding(NamedTuple):
     segment: int
     words: int
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Classes of segments and of the places in them, of which each pair has one of `tables` tables.
+
+    `lengths` are the code lengths of each class of segments, by leading bits; `places` has the class of each
+    place; `pairs` the tables, shape (classes of segments, classes of places).
+    """
+
+    tables: int
+    lengths: npt.NDArray[np.int16]
+    places: npt.NDArray[np.uint8]
+    pairs: npt.NDArray[np.uint8]
 
 
 def _done(code: int) -> None:
@@ -314,3 +329,60 @@ def assign(
         )
     )
     return classes
+
+
+def learn_pairs(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> tuple[float, Pairs | None]:
+    """The least rank that pairs of classes reach: of segments, rows of `words`, and of the places in them.
+
+    None if one class of places or one table is best.
+    """
+    found = ffi.new("brv_pairs *")
+    places = np.empty(coding.segment, np.uint8)
+    _done(
+        lib.brv_learn_pairs(
+            ffi.from_buffer("uint8_t[]", words),
+            words.size,
+            ffi.new("brv_coding *", coding),
+            tolls,
+            found,
+            ffi.from_buffer("uint8_t[]", places),
+        )
+    )
+    if found.columns < 2 or found.tables < 2:
+        return float(found.rank), None
+    lengths = np.frombuffer(ffi.buffer(found.lengths), np.int16).reshape(-1, 1 << COARSE_BITS)
+    pairs = np.frombuffer(ffi.buffer(found.table), np.uint8)[: found.rows * found.columns]
+    learnt = lengths[: found.rows].copy(), places, pairs.reshape(found.rows, found.columns).copy()
+    return float(found.rank), Pairs(found.tables, *learnt)
+
+
+def count_pairs(
+    words: npt.NDArray[np.uint8],
+    segment: int,
+    width: int,
+    classes: npt.NDArray[np.uint8],
+    pairs: Pairs,
+    hists: Counts,
+) -> None:
+    """Add the words of the segments, the last ragged, of these classes, to the rows of their tables."""
+    _done(
+        lib.brv_count_pairs(
+            ffi.from_buffer("uint8_t[]", words),
+            len(words),
+            segment,
+            width,
+            ffi.from_buffer("uint8_t[]", classes),
+            ffi.from_buffer("uint8_t[]", pairs.places),
+            len(pairs.pairs),
+            pairs.pairs.shape[1],
+            ffi.from_buffer("uint8_t[]", pairs.pairs),
+            ffi.from_buffer("uint64_t[]", hists),
+        )
+    )
+
+
+def in_pairs(done: Completed, pairs: Pairs, segment: int, count: int, tolls: Tolls) -> Completed:
+    """What `coded` gives for so many tables, put right for pairs of classes."""
+    choice = ffi.new("brv_choice *", {"size": done.size, "toll": done.toll})
+    lib.brv_in_pairs(choice, pairs.tables, *pairs.pairs.shape, segment, count, tolls)
+    return done._replace(size=choice.size, toll=choice.toll)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs._native import _plan
+from brevisfs._native._plan import Pairs
 
 Symbols = NDArray[np.uint8]
 """Words narrow enough to be coded."""
@@ -27,10 +28,13 @@ SHORTEST, LONGEST = 256, 4096
 
 LEARN_SEGMENTS = 768
 
+PAIRS_WORDS = 1 << 18
+"""Words that classes of segments and of the places in them are learnt from: each goes through many hands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Classing:
-    """Class of each segment of `segment` words, and the histogram of each class: (classes, 2^bits)."""
+    """Class of each segment of `segment` words, and the histogram of each table: (tables, 2^bits)."""
 
     segment: int
     classes: NDArray[np.uint8]
@@ -50,21 +54,37 @@ def learn(
     words: Iterable[Placed], coding: _plan.Coding, tolls: _plan.Tolls
 ) -> tuple[float, NDArray[np.int16] | None]:
     """The least rank that classes reach on some of the words, and their code lengths; None if one is best."""
-    segments = np.concatenate(
-        [whole.reshape(-1, coding.segment) for whole in _segments(words, coding.segment)]
-    )
-    segments = np.ascontiguousarray(segments[:: -(-len(segments) // LEARN_SEGMENTS)])
-    reached, lengths = _plan.learn(segments, coding, tolls)
+    reached, lengths = _plan.learn(_sampled(words, coding.segment), coding, tolls)
     return reached, lengths if len(lengths) > 1 else None
 
 
-def assign(words: Iterable[Placed], bits: int, segment: int, lengths: NDArray[np.int16]) -> Classing:
+def learn_pairs(
+    words: Iterable[Placed], coding: _plan.Coding, tolls: _plan.Tolls
+) -> tuple[float, Pairs | None]:
+    """The least rank that classes of segments and of the places in them reach on some of the words."""
+    segments = _sampled(words, coding.segment)
+    some = np.ascontiguousarray(segments[:: -(-segments.size // PAIRS_WORDS)])
+    return _plan.learn_pairs(some, coding, tolls)
+
+
+def _sampled(words: Iterable[Placed], segment: int) -> Symbols:
+    """Segments, one a row, evenly spread over those there are."""
+    segments = np.concatenate([whole.reshape(-1, segment) for whole in _segments(words, segment)])
+    return np.ascontiguousarray(segments[:: -(-len(segments) // LEARN_SEGMENTS)])
+
+
+def assign(
+    words: Iterable[Placed], bits: int, segment: int, lengths: NDArray[np.int16], pairs: Pairs | None = None
+) -> Classing:
     """Every segment of a stream, all of which is given, in the class whose code lengths suit it best."""
     hists = np.zeros((len(lengths), 1 << bits), np.uint64)
-    classes = [
-        _plan.assign(some, segment, bits, lengths, hists) for some in _segments(words, segment, ragged=True)
-    ]
-    return Classing(segment, np.concatenate(classes), hists)
+    of_tables = hists if pairs is None else np.zeros((pairs.tables, 1 << bits), np.uint64)
+    classes = []
+    for some in _segments(words, segment, ragged=True):
+        classes.append(_plan.assign(some, segment, bits, lengths, hists))
+        if pairs is not None:
+            _plan.count_pairs(some, segment, bits, classes[-1], pairs, of_tables)
+    return Classing(segment, np.concatenate(classes), of_tables)
 
 
 def _segments(words: Iterable[Placed], segment: int, ragged: bool = False) -> Iterator[Symbols]:

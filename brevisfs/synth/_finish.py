@@ -16,8 +16,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from brevisfs._native import Analysis, Program, _plan, huffman_tables, join_shared, rans_tables
-from brevisfs._native._plan import Coding, Way
+from brevisfs._native import Analysis, Program, _plan, columns_item, huffman_tables, join_shared, rans_tables
+from brevisfs._native._plan import Coding, Pairs, Way
 from brevisfs.dsl import (
     Concat,
     Const,
@@ -56,6 +56,9 @@ CLASSED_WORDS = 1 << 15
 
 LEARN_WORDS = 1 << 20
 """Words that classes of segments are learnt from."""
+
+PAIRS_GAIN = 0.002
+"""The share of a leaf that classes of rows and of columns must save together for pairs to be tried."""
 
 HELD_WORDS = 1 << 20
 """Words up to which a leaf keeps its own while it is fitted: each use of them would undo the program anew."""
@@ -96,14 +99,14 @@ def finish(
     leaves = _count_leaves(part, node, places)
     choices = {index: leaf.completed(settings) for index, leaf in leaves.items()}
     part, learnt = _laid_out(part, node, leaves, choices, shape, tiles, settings)
-    classings = {}
+    classings, heads = {}, {}
     for index, way in learnt.items():
         leaf = leaves[index].on(part.block)
         words = _words(part, node, leaf, way.columns)
-        found = _classes.assign(words, leaf.bits, way.segment, way.lengths)
+        found = _classes.assign(words, leaf.bits, way.segment, way.lengths, way.pairs)
         choice = way.choice(leaf, found.hists, settings)
         if choice.rank < choices[index].rank:
-            choices[index], classings[index] = choice, found
+            choices[index], classings[index], heads[index] = choice, found, way.head
     done, _ = _rebuilt(node, 0, {index: choice.node for index, choice in choices.items()})
     shared, classes, added = [], {}, 0
     for index, leaf in leaves.items():
@@ -111,7 +114,8 @@ def finish(
         added += isinstance(completed, Transpose)
         if found_classes is not None:
             classes[index + added] = found_classes.classes
-        shared += _tables(completed, leaf.hist if found_classes is None else found_classes.hists)
+        tables = _tables(completed, leaf.hist if found_classes is None else found_classes.hists)
+        shared += [heads.get(index, b"") + each for each in tables]
     size = _inner_bytes(part, places) + sum(choice.size for choice in choices.values())
     rank = size + sum(choice.toll for choice in choices.values())
     return Finished(done, tuple(shared), size, rank, part.block, classes)
@@ -151,9 +155,20 @@ class _Way:
     segment: int
     rank: float
     lengths: NDArray[np.int16]
+    pairs: Pairs | None = None
+
+    @property
+    def head(self) -> bytes:
+        """What stands before the tables."""
+        pairs = self.pairs
+        return b"" if pairs is None else columns_item(pairs.places, pairs.pairs, pairs.tables)
 
     def choice(self, leaf: _Leaf, hists: Histogram, settings: Settings) -> Choice:
         """The leaf coded with classes of these histograms."""
+        if self.pairs is not None:
+            return _literal.paired(
+                self.way, hists, leaf.bits, leaf.extent, settings, self.segment, self.pairs
+            )
         choice = _literal.coded(self.way, hists, leaf.bits, leaf.extent, settings, self.segment)
         return _literal.transposed(choice, self.columns, leaf.extent, settings) if self.columns else choice
 
@@ -173,27 +188,41 @@ def _laid_out(
         for index, leaf in leaves.items()
         if (encoded := _classable(leaf, choices[index], whole=index == 0)) is not None
     }
+    segments = {index: _classes.segment_words(shape, leaves[index].extent.count) for index in coded}
     rows: dict[int, _Way] = {}
     for index, encoded in coded.items():
-        segment = _classes.segment_words(shape, leaves[index].extent.count)
-        way = _learn(part, node, leaves[index], encoded, 0, segment, settings)
+        way = _learn(part, node, leaves[index], encoded, 0, segments[index], settings)
         if way is not None and way.rank < choices[index].rank:
             rows[index] = way
-    best, found = part, rows
-    least = _reached(part, choices, rows)
+    columns = [
+        (tile, index, way)
+        for tile in tiles
+        for index, encoded in coded.items()
+        if leaves[index].place.may_turn
+        and (way := _learn_columns(part, node, leaves[index], encoded, tile, settings)) is not None
+    ]
+    usual = dict(rows)
+    for index, encoded in coded.items():
+        rank, gained = choices[index].rank, [0.0]
+        if index in rows:
+            gained.append(rank - rows[index].rank)
+        gained.append(max((rank - way.rank for _, at, way in columns if at == index), default=0.0))
+        if sum(gained) > PAIRS_GAIN * rank:
+            pairs = _learn(part, node, leaves[index], encoded, 0, segments[index], settings, paired=True)
+            if pairs is not None and pairs.rank < (rows.get(index) or choices[index]).rank:
+                usual[index] = pairs
+    best, found = part, usual
+    least = _reached(part, choices, usual)
     for tile in tiles:
         tiled = replace(part, block=tile.block)
-        ways = dict(rows)
-        for index, encoded in coded.items():
-            if leaves[index].place.may_turn:
-                leaf = leaves[index].on(tile.block)
-                way = _learn(tiled, node, leaf, encoded, tile.columns, tile.rows, settings)
-                if way is not None and way.rank < (rows.get(index) or choices[index]).rank:
-                    ways[index] = way
-        reached = _reached(tiled, choices, ways)
-        taken = any(way.columns for way in ways.values())
-        if taken and reached < least:
-            best, found, least = tiled, ways, reached
+        turned = {
+            index: way
+            for each, index, way in columns
+            if each == tile and way.rank < (usual.get(index) or choices[index]).rank
+        }
+        reached = _reached(tiled, choices, usual | turned)
+        if turned and reached < least:
+            best, found, least = tiled, usual | turned, reached
     return best, found
 
 
@@ -229,16 +258,29 @@ def _learn(
     columns: int,
     segment: int,
     settings: Settings,
+    *,
+    paired: bool = False,
 ) -> _Way | None:
-    """Classes of the segments of a leaf, learnt from some of its words."""
-    extent = leaf.extent
-    many = settings.many_tables * part.nbytes
+    """Classes of the segments of a leaf, perhaps in pairs with those of places, learnt from some words."""
+    extent, many = leaf.extent, settings.many_tables * part.nbytes
     coding = Coding(way, leaf.bits, settings.tables, FEW_TABLES, many, segment, extent.count, extent.block)
     words = _words(part, node, leaf, columns, step=-(-extent.count // LEARN_WORDS))
-    rank, lengths = _classes.learn(words, coding, _literal.tolls(settings))
+    tolls = _literal.tolls(settings)
+    if paired:
+        rank, pairs = _classes.learn_pairs(words, coding, tolls)
+        return None if pairs is None else _Way(way, columns, segment, rank, pairs.lengths, pairs)
+    rank, lengths = _classes.learn(words, coding, tolls)
     if columns:
         rank += _literal.transposed(Choice(node, 0.0), columns, extent, settings).rank
     return None if lengths is None else _Way(way, columns, segment, rank, lengths)
+
+
+def _learn_columns(
+    part: Part, node: Node, leaf: _Leaf, way: Way, tile: Tile, settings: Settings
+) -> _Way | None:
+    """Classes of the columns of tiles."""
+    tiled = replace(part, block=tile.block)
+    return _learn(tiled, node, leaf.on(tile.block), way, tile.columns, tile.rows, settings)
 
 
 def _words(part: Part, node: Node, leaf: _Leaf, columns: int, step: int = 1) -> Iterator[_classes.Placed]:

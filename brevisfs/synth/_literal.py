@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brevisfs._native import _plan
-from brevisfs._native._plan import CODE_BITS, NODE_BYTES, PROBABILITY_BITS, SYMBOL_BITS, TUNSTALL_BITS, Way
+from brevisfs._native._plan import (
+    CODE_BITS,
+    NODE_BYTES,
+    PROBABILITY_BITS,
+    SYMBOL_BITS,
+    TUNSTALL_BITS,
+    Pairs,
+    Way,
+)
 from brevisfs.dsl import (
     Concat,
     Const,
@@ -133,12 +141,24 @@ def coded(
     return choice(done, hists.size >> bits, segment)
 
 
+def paired(
+    way: Way, hists: Histogram, bits: int, extent: Extent, settings: Settings, segment: int, pairs: Pairs
+) -> Choice:
+    """Words coded in one way, with a table for each row of `hists`.
+
+    Each pair of a segment's class and a place's has one of them.
+    """
+    done = _plan.coded(way, hists, bits, segment, extent.count, extent.block, tolls(settings))
+    done = _plan.in_pairs(done, pairs, segment, extent.count, tolls(settings))
+    return Choice(_node(done, pairs.tables, segment, *pairs.pairs.shape), done.size, done.toll)
+
+
 def choice(done: _plan.Completed, tables: int = 1, segment: int = 0) -> Choice:
     """A completed field as a node."""
     return Choice(_node(done, tables, segment if tables > 1 else 0), done.size, done.toll)
 
 
-def _node(done: _plan.Completed, tables: int, segment: int) -> Node:
+def _node(done: _plan.Completed, tables: int, segment: int, rows: int = 0, columns: int = 0) -> Node:
     match done.way:
         case Way.CONST:
             return Const(done.word)
@@ -147,9 +167,9 @@ def _node(done: _plan.Completed, tables: int, segment: int) -> Node:
         case Way.SPARSE:
             return Lit(Sparse(done.word))
         case Way.HUFFMAN:
-            return Lit(Huffman(done.number, CODE_BITS, tables, segment))
+            return Lit(Huffman(done.number, CODE_BITS, tables, segment, rows, columns))
         case Way.RANS:
-            return Lit(Rans(done.number, PROBABILITY_BITS, tables, segment))
+            return Lit(Rans(done.number, PROBABILITY_BITS, tables, segment, rows, columns))
         case Way.TUNSTALL:
             return Lit(Tunstall(TUNSTALL_BITS, PROBABILITY_BITS))
         case Way.ZSTD:

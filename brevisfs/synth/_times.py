@@ -19,6 +19,9 @@ TUNSTALL = 0.35
 CLASSED, TABLE = 0.04, 0.007
 """Putting segments back in their places, and one more table that has to come into the cache."""
 
+PAIRED = 0.08
+"""Putting the words of a row back in their places."""
+
 TRANSPOSE = 0.12
 SPARSE, LISTED = 0.01, 2.0
 """Every word of a sparse literal, and each one that is listed."""

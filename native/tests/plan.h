@@ -20,11 +20,11 @@ typedef struct {
 
 /* As of the profiles; how long things take is of no account here. */
 static const brv_tolls TOLLS[] = {
-    {.toll = 1.0, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 1.0, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .paired = 0.08, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
-    {.toll = 0.03, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 0.03, .lanes = 64, .lookup = 0.85, .rans = 3, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .paired = 0.08, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
-    {.toll = 0.003, .lanes = 32, .lookup = 0.85, .rans = 0.5, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .transpose = 0.12,
+    {.toll = 0.003, .lanes = 32, .lookup = 0.85, .rans = 0.5, .rans_few = 0.3, .tunstall = 0.35, .classed = 0.04, .table = 0.007, .paired = 0.08, .transpose = 0.12,
      .sparse = 0.01, .listed = 2, .field = 0.1, .joined = 0.13, .zstd_byte = 0.5},
 };
 
@@ -214,6 +214,31 @@ static inline void ask_cut(plan_input *in)
     CHECK(n && high == 0, "%zu fields", n);
 }
 
+static inline void ask_pairs(plan_input *in, const brv_coding *coding, const uint8_t *words, size_t segments)
+{
+    if (in->segment > 4096) return;
+    const size_t n = segments * in->segment, cut = n - in->segment / 2;
+    brv_pairs pairs;
+    uint8_t *places = allocated(in->segment), *classes = allocated(segments);
+    CHECK(!brv_learn_pairs(words, n, coding, in->tolls, &pairs, places), "%zu segments", segments);
+    CHECK(pairs.tables >= 1 && pairs.tables <= in->tables, "%u tables", pairs.tables);
+    for (uint32_t i = 0; i < pairs.rows * pairs.columns; i++)
+        CHECK(pairs.table[i] < pairs.tables, "pair %u: %u", i, pairs.table[i]);
+    note_number(in, pairs.rank);
+    note(in, places, in->segment);
+    note(in, pairs.table, pairs.rows * pairs.columns);
+    note(in, pairs.lengths, pairs.rows * sizeof *pairs.lengths);
+    uint64_t *hists = allocated(pairs.tables * sizeof *hists << coding->width), sum = 0;
+    for (size_t s = 0; s < segments; s++) classes[s] = (uint8_t)(s % pairs.rows);
+    CHECK(!brv_count_pairs(words, cut, in->segment, coding->width, classes, places, pairs.rows, pairs.columns, pairs.table,
+                           hists), "%zu words", cut);
+    for (size_t i = 0; i < (size_t)pairs.tables << coding->width; i++) sum += hists[i];
+    CHECK(sum == cut, "%zu of %zu words", (size_t)sum, cut);
+    free(hists);
+    free(classes);
+    free(places);
+}
+
 static inline void ask_classes(plan_input *in)
 {
     const unsigned width = in->bits < BRV_SYMBOL_BITS ? in->bits : BRV_SYMBOL_BITS;
@@ -238,6 +263,7 @@ static inline void ask_classes(plan_input *in)
     for (size_t i = 0; i < (size_t)tables << width; i++) sum += hists[i];
     CHECK(sum == cut, "%zu of %zu words", (size_t)sum, cut);
     note(in, classes, segments);
+    ask_pairs(in, &coding, words, segments);
     free(hists);
     free(lengths);
     free(classes);

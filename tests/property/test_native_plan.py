@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from brevisfs._native import Analysis, _plan
 from brevisfs._native._plan import Way
 from brevisfs.dsl import Lit, Merge, Node, Raw, to_wire
-from brevisfs.synth import _fields, _literal
+from brevisfs.synth import _fields, _literal, _times
 from brevisfs.synth._literal import Extent
 from brevisfs.synth._profile import FEW_TABLES, SETTINGS, Profile, Settings
 from brevisfs.synth._sample import Sample, container
@@ -204,6 +204,68 @@ def test_classes_are_those_of_k_means_and_merging(
     assert hists.sum(axis=0).tolist() == np.bincount(flat, minlength=1 << bits).tolist()
 
 
+def rows_and_columns(seed: int, bits: int, rows: int, columns: int) -> NDArray[np.uint8]:
+    """Words, one segment a row, whose spread depends on their row and on their column."""
+    rng = np.random.default_rng(seed)
+    scale = np.exp(rng.normal(0, 1, (rows, 1)) + rng.normal(0, 1, columns)) * 2 ** (bits - 4)
+    words = rng.normal(2 ** (bits - 1), scale, (rows, columns))
+    return np.clip(words, 0, (1 << bits) - 1).astype(np.uint8)
+
+
+@given(
+    SEEDS,
+    st.integers(1, 8),
+    st.sampled_from([16, 100, 384]),
+    st.integers(1, 150),
+    st.sampled_from([4, 8, 16]),
+)
+@settings(max_examples=25, deadline=None)
+def test_pairs_are_those_of_k_means_in_turns_and_merging(
+    seed: int, bits: int, segment: int, rows: int, most: int
+) -> None:
+    segments = rows_and_columns(seed, bits, rows, segment)
+    profile, extent = SETTINGS[Profile.DENSE], Extent(rows * segment, 1 << 16)
+
+    def rank(hists: NDArray[np.int64], of_rows: int, of_columns: int) -> float:
+        tables = len(hists)
+        choice = _literal.coded(Way.RANS, hists, bits, extent, profile, segment)
+        classes = segment * (of_columns - 1).bit_length() + of_rows * of_columns * (tables - 1).bit_length()
+        fewer = ((of_rows - 1).bit_length() - (tables - 1).bit_length()) * rows
+        toll = profile.toll * extent.count * _times.PAIRED / 8
+        return choice.rank + (classes + fewer) / 8 + toll + (10.0 if tables > FEW_TABLES else 0.0)
+
+    least, lengths, places, tables = pricing.learn_pairs(segments, bits, rank, most)
+    coding = _plan.Coding(Way.RANS, bits, most, FEW_TABLES, 10.0, segment, extent.count, extent.block)
+    reached, found = _plan.learn_pairs(segments, coding, _literal.tolls(profile))
+    assert reached == pytest.approx(least, rel=1e-9)
+    if found is None:
+        assert tables.max() == 0 or tables.shape[1] == 1
+        return
+    coarse = 1 << min(bits, _plan.COARSE_BITS)
+    assert found.lengths[:, :coarse].tolist() == lengths.tolist()
+    assert found.places.tolist() == places.tolist()
+    assert found.pairs.tolist() == tables.tolist()
+    assert found.tables == tables.max() + 1
+
+
+@given(SEEDS, st.integers(1, 8), st.integers(1, 40), st.integers(1, 300), st.integers(0, 299))
+@QUICK
+def test_words_are_counted_by_the_table_of_their_pair(
+    seed: int, bits: int, rows: int, segment: int, missing: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    flat = rng.integers(0, 1 << bits, rows * segment - missing % segment).astype(np.uint8)
+    classes = rng.integers(0, 3, rows).astype(np.uint8)
+    places, tables = rng.integers(0, 5, segment), rng.integers(0, 4, (3, 5))
+    pairs = _plan.Pairs(4, np.zeros((3, 64), np.int16), places.astype(np.uint8), tables.astype(np.uint8))
+    hists = np.zeros((4, 1 << bits), np.uint64)
+    _plan.count_pairs(flat, segment, bits, classes, pairs, hists)
+    at = np.arange(len(flat))
+    table = tables[classes[at // segment], places[at % segment]]
+    expected = np.bincount(table << bits | flat, minlength=4 << bits).reshape(4, -1)
+    assert hists.tolist() == expected.tolist()
+
+
 @given(SEEDS, st.integers(2, 64), st.lists(st.integers(2, 300), min_size=1, max_size=5))
 @QUICK
 def test_looks_are_the_entropy_of_changed_words(seed: int, bits: int, lengths: list[int]) -> None:
@@ -270,6 +332,8 @@ def test_words_that_cannot_be_planned_with_are_refused() -> None:
         lambda: _plan.recurring(stream, 8, 9),
         lambda: _plan.learn(stream[:599], coding, balanced),
         lambda: _plan.learn(stream, coding._replace(width=5), balanced),
+        lambda: _plan.learn_pairs(stream[:599], coding, balanced),
+        lambda: _plan.learn_pairs(stream, coding._replace(width=5), balanced),
         lambda: _plan.assign(stream, 0, 8, np.zeros((2, 64), np.int16), np.zeros((2, 256), np.uint64)),
         lambda: _plan.assign(stream, 300, 5, np.zeros((2, 64), np.int16), np.zeros((2, 32), np.uint64)),
     ]

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from brevisfs._native import _plan
-from brevisfs.dsl import Add, BitReverse, Function, Gray, RotR, ScanKind, Xor, ZigZag
+from brevisfs.dsl import Add, BitReverse, Function, Gray, Huffman, Lit, Rans, RotR, ScanKind, Xor, ZigZag
 from brevisfs.dsl.reference import invert, unflatten
 from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd
+from brevisfs.synth._literal import inside
 from brevisfs.synth._profile import SETTINGS, Profile
 from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, undo
 from brevisfs.synth._source import Memory, Part
+from tests.plans import planned, restored, stored_size
 
 
 def part(words: np.ndarray, block: int = 65536) -> Part:
@@ -115,6 +117,21 @@ def test_segments_are_dealt_to_the_classes_they_come_from() -> None:
     found = _classes.assign(placed, 6, 300, lengths)
     assert len({(kind, cls) for kind, cls in zip(kinds.tolist(), found.classes.tolist(), strict=True)}) == 2
     assert found.hists.sum() == len(words)
+
+
+@pytest.mark.parametrize("profile", [Profile.BALANCED, Profile.DENSE])
+def test_words_whose_row_and_column_both_tell_of_them_have_tables_by_pairs(profile: Profile) -> None:
+    rng = np.random.default_rng(7)
+    rows, columns = np.exp(rng.choice([-0.8, 0.8], (1000, 1))), np.exp(rng.choice([-0.8, 0.0, 0.8], 400))
+    data = (rng.normal(0, 0.02, (1000, 400)) * rows * columns).astype(np.float16).tobytes()
+    plan = planned(data, "F16", (1000, 400), profile)
+    encodings = [node.encoding for node in inside(plan.node) if isinstance(node, Lit)]
+    paired = [each for each in encodings if isinstance(each, Huffman | Rans) and each.columns]
+    assert [each.segment for each in paired] == [400]
+    size = stored_size(plan, data)
+    assert size < 0.99 * stored_size(planned(data, "F16", (400_000,), profile), data)
+    assert plan.candidates[0].size == pytest.approx(size, rel=0.002)
+    assert restored(plan, data) == data
 
 
 def test_segments_that_are_alike_stay_in_one_class() -> None:
