@@ -16,8 +16,10 @@ static void lay_out(column_classes *c)
 {
     uint16_t *next[MAX_COLUMN_CLASSES], *at = c->order;
     for (size_t i = 0; i < c->places; i++) {
+        uint64_t *mask = &c->mask[i / 64 * c->classes + c->class[i]];
         c->width[c->class[i]]++;
-        c->mask[i / 64 * c->classes + c->class[i]] |= (uint64_t)1 << (i % 64);
+        c->rank[i] = (uint8_t)__builtin_popcountll(*mask);
+        *mask |= (uint64_t)1 << (i % 64);
     }
     for (unsigned j = 0; j < c->classes; at += c->width[j++]) next[j] = at;
     for (size_t i = 0; i < c->places; i++) *next[c->class[i]]++ = (uint16_t)i;
@@ -37,8 +39,8 @@ static int unpack_below(const brv_kernels *k, cursor *c, size_t n, unsigned limi
 
 int columns_load(node *nd, const brv_kernels *k, cursor *c)
 {
-    const size_t places = (size_t)nd->segment, masks = (places + 63) / 64 * nd->columns;
-    column_classes *cc = calloc(1, sizeof *cc + masks * sizeof *cc->mask + places * (sizeof *cc->order + 1));
+    const size_t places = (size_t)nd->segment, groups = (places + 63) / 64, masks = groups * nd->columns;
+    column_classes *cc = calloc(1, sizeof *cc + masks * sizeof *cc->mask + places * (sizeof *cc->order + 1) + 64 * groups);
     if (!cc) return BRV_NO_MEMORY;
     nd->by_place = cc;
     cc->places = places;
@@ -46,6 +48,7 @@ int columns_load(node *nd, const brv_kernels *k, cursor *c)
     cc->mask = (uint64_t *)(cc + 1);
     cc->order = (uint16_t *)(cc->mask + masks);
     cc->class = (uint8_t *)(cc->order + places);
+    cc->rank = cc->class + places;
     int rc = unpack_below(k, c, places, nd->columns, cc->class);
     if (!rc) rc = unpack_below(k, c, (size_t)nd->rows * nd->columns, nd->tables, cc->table);
     if (!rc) lay_out(cc);
@@ -170,8 +173,12 @@ static void take_runs(const class_map *map, walk *w, size_t *run)
 {
     const column_classes *c = map->by_place;
     const uint8_t *table = c->table + map->classes[w->segment] * c->classes;
-    size_t width[MAX_COLUMN_CLASSES];
-    count_places(c, w->place, w->words, width);
+    size_t some[MAX_COLUMN_CLASSES];
+    const size_t *width = c->width;
+    if (w->words < c->places) {
+        count_places(c, w->place, w->words, some);
+        width = some;
+    }
     for (unsigned j = 0; j < c->classes; j++) {
         run[j] = w->at[table[j]];
         w->at[table[j]] += width[j];

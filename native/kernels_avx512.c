@@ -118,19 +118,30 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
 
 #define HAVE_INTERLEAVE
 
-/* An expansion puts a class's next words where they belong, so nothing is permuted. */
-static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+/* 64 places at a time: each class's next words go where they belong, as far as the class has places there. */
+static inline void interleave(uint8_t *words, const column_classes *c, const uint8_t **run, unsigned classes)
 {
     const uint64_t *mask = c->mask;
-    for (size_t i = 0; i < c->places; i += 64) {
+    const uint8_t *from[MAX_COLUMN_CLASSES];
+    for (unsigned j = 0; j < classes; j++) from[j] = run[j];
+    for (size_t i = 0; i < c->places; i += 64, mask += classes) {
+        const __m512i rank = _mm512_loadu_si512(c->rank + i);
         __m512i x = _mm512_setzero_si512();
-        for (unsigned j = 0; j < c->classes; j++, mask++) {
-            x = _mm512_mask_expandloadu_epi8(x, *mask, run[j]);
-            run[j] += (unsigned)__builtin_popcountll(*mask);
+        for (unsigned j = 0; j < classes; j++) {
+            x = _mm512_mask_permutexvar_epi8(x, mask[j], rank, _mm512_loadu_si512(from[j]));
+            from[j] += (unsigned)__builtin_popcountll(mask[j]);
         }
         if (c->places - i >= 64) _mm512_storeu_si512(words + i, x);
         else _mm512_mask_storeu_epi8(words + i, first_lanes(c->places - i), x);
     }
+    for (unsigned j = 0; j < classes; j++) run[j] = from[j];
+}
+
+static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+{
+    /* as many as writers make, whose pointers then stay in registers */
+    if (c->classes == 8) interleave(words, c, run, 8);
+    else interleave(words, c, run, c->classes);
 }
 
 #include "kernels_x86.h"
