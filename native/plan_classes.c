@@ -641,11 +641,18 @@ int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, co
     if (!rc) rc = merged_classes_of(by_place, BRV_MOST_SIDE);
     if (!rc) rc = alternate(words, n, by_row, by_place);
     if (!rc) {
-        out->rows = by_row->classes;
-        out->columns = by_place->classes;
         memcpy(places, by_place->class, segment);
+        *out = (brv_pairs){.rows = by_row->classes, .columns = by_place->classes};
         rc = merge_pairs(words, n, by_row, coding, tolls, places, out);
         write_classes(by_row, (coarse_row *)out->lengths);
+    }
+    if (!rc && by_row->classes > 1) { /* classes that tell nothing would be written all the same */
+        brv_pairs columns_alone = {.rows = 1, .columns = by_place->classes};
+        memset(by_row->class, 0, segments);
+        by_row->classes = 1;
+        rc = merge_pairs(words, n, by_row, coding, tolls, places, &columns_alone);
+        write_classes(by_row, (coarse_row *)columns_alone.lengths);
+        if (columns_alone.rank < out->rank) *out = columns_alone;
     }
     free_learner(by_row);
     free_learner(by_place);

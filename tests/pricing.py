@@ -406,6 +406,26 @@ def learn_pairs(
     for _ in range(TURNS):
         by_place = _dealt(segments.T, bits, by_place, c, by_row, r)
         by_row = _dealt(segments, bits, by_row, r, by_place, c)
+    together = _merged_pairs(segments, bits, by_row, r, by_place, c, rank, most)
+    alone = _merged_pairs(segments, bits, np.zeros_like(by_row), 1, by_place, c, rank, most)
+    least, best = alone if alone[0] < together[0] else together
+    if len(best) == 1:
+        by_row = np.zeros_like(by_row)
+    sums = np.array([rows[by_row == each].sum(axis=0) for each in range(len(best))])
+    return least, _code_lengths(sums).astype(np.int64), by_place, best
+
+
+def _merged_pairs(
+    segments: Words,
+    bits: int,
+    by_row: NDArray[np.intp],
+    r: int,
+    by_place: NDArray[np.intp],
+    c: int,
+    rank: Callable[[Histogram, int, int], float],
+    most: int,
+) -> tuple[float, NDArray[np.intp]]:
+    """The least rank, and the table of each pair of r classes of rows and c of columns."""
     tables = by_row[:, None] * c + by_place
     hists = np.bincount((tables << bits | segments).reshape(-1), minlength=r * c << bits).reshape(r * c, -1)
     least, best = np.inf, np.zeros(r * c, np.intp)
@@ -416,8 +436,7 @@ def learn_pairs(
             reached = rank(np.array([hists[became == table].sum(axis=0) for table in range(size)]), r, c)
             if reached < least:
                 least, best = reached, became
-    sums = np.array([rows[by_row == each].sum(axis=0) for each in range(r)])
-    return least, _code_lengths(sums).astype(np.int64), by_place, best.reshape(r, c)
+    return least, best.reshape(r, c)
 
 
 def _dealt(

@@ -37,12 +37,12 @@ HEAD, TAIL = 48, 104
 
 
 def sample() -> list[Part]:
-    """Four small sections, the second of several blocks and with a shared table."""
+    """Four small sections, the second of several blocks and with shared tables."""
     rng = random.Random(7)
     skewed = bytes(min(int(rng.expovariate(0.3)), 15) for _ in range(200))
     return [
         encoded("Lit zstd", 8, b'\x40\0\0\0\0\0\0\0{"a": 1}' + b" " * 56, 64, Kind.HEADER),
-        encoded("Lit huffman(max=9, streams=2)", 8, skewed, 64),
+        encoded("Lit huffman(max=9, streams=2, tables=2, segment=64)", 8, skewed, 64),
         encoded("Scan(add, Const 3)", 8, bytes(3 * i % 256 for i in range(100)), 64),
         encoded("Lit raw", 8, rng.randbytes(30), 64, Kind.BYTES),
     ]

@@ -1,8 +1,6 @@
 """What is seen in all of the data: constants, periods, quiet runs, recurring words."""
 
-from itertools import pairwise
-
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
