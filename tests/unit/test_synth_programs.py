@@ -215,7 +215,7 @@ def test_records_longer_than_a_word_are_stored_by_column(rows: int) -> None:
     plan = planned(data, "U8", (rows, 360))
     by_column = r"Transpose\(20, Lit (huffman|rans)\(.*tables=[3-6]|tables=[3-6], segment=360, .*columns="
     assert re.search(by_column, to_text(plan.node))
-    assert plan.block % 20 == 0 or plan.block >= len(data)
+    assert plan.block % 20 == 0 or plan.block >= len(data) or "columns=" in to_text(plan.node)
     assert restored(plan, data) == data
     entropy = 8 + 2 + 18 * 5.047
     assert stored_size(plan, data) < 1.015 * entropy / 160 * len(data) + 500
