@@ -245,7 +245,7 @@ static int eval_transpose(const brv_program *p, brv_scratch *s, uint32_t i, uint
         from = scratch_take(s, columns * sizeof *from);
         class_places(&map, from);
     } else if ((rc = eval_node(p, s, i + 1, lo, lo + m, payload, t, st))) return rc;
-    p->k->transpose(t, from, dst, nd->container, columns, rows);
+    p->k->transpose(t, from, dst, NULL, nd->container, columns, rows);
     memcpy((uint8_t *)dst + whole * c, t + whole * c, (m - whole) * c);
     s->used = mark;
     return 0;
@@ -281,14 +281,6 @@ static int eval_select(const brv_program *p, brv_scratch *s, uint32_t i, uint64_
     return 0;
 }
 
-/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 4 top bits in one field or two
- * that are constant or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a word of
- * 8 bits, some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
-typedef struct {
-    uint32_t symbol, rest; /* nodes */
-    unsigned t;            /* bits of the top */
-} joined;
-
 enum { MOST_TOPS = 2 };
 
 static bool hardly_varies(const node *nd)
@@ -296,7 +288,7 @@ static bool hardly_varies(const node *nd)
     return nd->op == OP_CONST || (nd->op == OP_LIT && nd->enc == ENC_SPARSE);
 }
 
-static bool is_joined(const brv_program *p, uint32_t i, joined *j)
+bool is_joined(const brv_program *p, uint32_t i, joined *j)
 {
     const node *nd = &p->nodes[i];
     if (nd->op != OP_MERGE || (nd->bits != 8 && nd->bits != 16 && nd->bits != 32)) return false;

@@ -11,6 +11,7 @@ typedef struct {
     uint8_t *out; /* next byte of the payload */
     uint8_t *end;
     brv_status *st;
+    bool ordered; /* the words of the coded literal that comes next are in class order already */
     /* analysis: stop at this node and hand out its words */
     uint32_t target;
     void *found;
@@ -82,11 +83,12 @@ static int coded_encode(encoder *e, const node *nd, uint64_t lo, const void *wor
     class_map map;
     if (cap < m + 64) return BRV_NO_ROOM; /* of which the classes take less than a sixteenth */
     const size_t head = classes_write(nd, k, lo, m, out, &map);
-    if (map.classes) {
+    if (map.classes && !e->ordered) {
         void *ordered = scratch_take(e->s, m * nd->container);
         class_order(&map, words, ordered, nd->container);
         words = ordered;
     }
+    e->ordered = false;
     out += head;
     cap -= head;
     int rc = nd->enc == ENC_HUFFMAN ? huff_encode(nd, k, words, &map, out, cap, len)
@@ -108,11 +110,11 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
             if (load_word(words, nd->container, j) >> nd->k) NOT(i, "a word does not fit the packed width");
         return put_fixed(e, i, words, m, nd->k);
     }
-    /* The item goes behind room for its length, then moves up. */
-    const size_t room = 5;
+    /* The item goes behind room for its length, as it will mostly be, then moves to where it belongs. */
+    const size_t most = 5, room = m < 1 << 8 ? 1 : m < 1 << 15 ? 2 : 3;
     size_t len = 0, cap = (size_t)(e->end - e->out);
-    if (cap < room) return fail(e->st, BRV_NO_ROOM, (int)i, "the output buffer is too small");
-    cap -= room;
+    if (cap < most) return fail(e->st, BRV_NO_ROOM, (int)i, "the output buffer is too small");
+    cap -= most;
     uint8_t *item = e->out + room;
     int rc;
     if (nd->rans && !nd->rans->step) return fail(e->st, BRV_ARGUMENT, (int)i, "the program is not prepared for encoding");
@@ -122,8 +124,10 @@ static int encode_lit(encoder *e, uint32_t i, uint64_t lo, size_t m, void *words
     else if (nd->enc == ENC_ZSTD) rc = zstd_encode(e, i, words, m, item, cap, &len);
     else rc = sparse_encode(e, i, words, m, item, cap, &len);
     if (rc) return fail(e->st, rc, (int)i, rc == BRV_NOT_APPLICABLE ? "a word has no code" : "literal not encoded");
-    const size_t head = put_varint(e->out, len);
-    memmove(e->out + head, item, len);
+    uint8_t length[10];
+    const size_t head = put_varint(length, len);
+    if (head != room) memmove(e->out + head, item, len);
+    memcpy(e->out, length, head);
     e->out += head + len;
     return 0;
 }
@@ -177,13 +181,23 @@ static int encode_scan(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     return encode_node(e, i + 1, lo, hi - 1, words);
 }
 
+/* Columns that are segments go straight to their places in class order. */
 static int encode_transpose(encoder *e, uint32_t i, uint64_t lo, size_t m, const uint8_t *words)
 {
-    const node *nd = &e->p->nodes[i];
+    const node *nd = &e->p->nodes[i], *child = &e->p->nodes[i + 1];
     const size_t c = nd->container, columns = (size_t)nd->times, rows = m / columns, whole = rows * columns;
     const size_t mark = e->s->used;
     uint8_t *t = scratch_take(e->s, m * c);
-    e->p->k->transpose(words, NULL, t, nd->container, rows, columns);
+    size_t *to = NULL;
+    if (e->target == NO_TARGET && child->classes && !child->columns && child->segment == rows && lo % rows == 0 && whole == m &&
+        (lo + m) / rows <= child->n_classes) {
+        class_map map;
+        classes_of(child, lo, m, &map);
+        to = scratch_take(e->s, columns * sizeof *to);
+        class_places(&map, to);
+        e->ordered = true;
+    }
+    e->p->k->transpose(words, NULL, t, to, nd->container, rows, columns);
     memcpy(t + whole * c, words + whole * c, (m - whole) * c);
     int rc = encode_node(e, i + 1, lo, lo + m, t);
     if (!e->found) e->s->used = mark;
@@ -216,6 +230,32 @@ static int encode_select(encoder *e, uint32_t i, uint64_t lo, size_t m, const vo
     return rc;
 }
 
+/* A Merge that a single pass over its words splits; they are not written to. */
+static int encode_joined(encoder *e, uint32_t i, const joined *j, unsigned rotate, uint64_t lo, uint64_t hi,
+                         const void *words)
+{
+    const brv_program *p = e->p;
+    const node *nd = &p->nodes[i];
+    const size_t m = (size_t)(hi - lo), mark = e->s->used, bytes = sliced_size(m, p->nodes[j->rest].bits);
+    uint8_t *top = scratch_take(e->s, m), *symbols = scratch_take(e->s, m), *field = scratch_take(e->s, m);
+    uint8_t *rest = scratch_take(e->s, bytes);
+    p->k->split(words, nd->container, m, rotate, j->t, p->nodes[j->rest].bits, top, symbols, rest);
+    unsigned below = j->t;
+    for (uint32_t c = i + 1; c < j->symbol; c = p->nodes[c].end) {
+        below -= p->nodes[c].bits;
+        p->k->field(field, 1, top, 1, below, mask_of(p->nodes[c].bits), m);
+        const int rc = encode_node(e, c, lo, hi, field);
+        if (rc) return rc;
+    }
+    const int rc = encode_node(e, j->symbol, lo, hi, symbols);
+    if (rc) return rc;
+    if ((size_t)(e->end - e->out) < bytes) return fail(e->st, BRV_NO_ROOM, (int)j->rest, "the output buffer is too small");
+    memcpy(e->out, rest, bytes);
+    e->out += bytes;
+    e->s->used = mark;
+    return 0;
+}
+
 static int encode_merge(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, const void *words)
 {
     const brv_program *p = e->p;
@@ -235,12 +275,13 @@ static int encode_merge(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, const 
     return 0;
 }
 
-/* words: the node's words, which may be overwritten. */
+/* words: the node's words, which may be overwritten, unless the node is a Merge, or a rotated one, that is joined. */
 static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *words)
 {
     const brv_program *p = e->p;
     const node *nd = &p->nodes[i];
     const size_t m = (size_t)(hi - lo);
+    joined j;
     if (e->target == i) {
         e->found = words;
         e->n_found = m;
@@ -259,6 +300,8 @@ static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     case OP_REPEAT:
         return check_repeat(e, i, lo, m, words);
     case OP_MAP:
+        if (nd->fn == FN_ROTR && e->target == NO_TARGET && is_joined(p, i + 1, &j))
+            return encode_joined(e, i + 1, &j, nd->k, lo, hi, words);
         p->k->map(words, nd->container, nd->bits, nd->fn, nd->word, true, m);
         return encode_node(e, i + 1, lo, hi, words);
     case OP_PALETTE:
@@ -270,6 +313,7 @@ static int encode_node(encoder *e, uint32_t i, uint64_t lo, uint64_t hi, void *w
     case OP_SCAN:
         return encode_scan(e, i, lo, hi, words);
     default:
+        if (e->target == NO_TARGET && is_joined(p, i, &j)) return encode_joined(e, i, &j, 0, lo, hi, words);
         return encode_merge(e, i, lo, hi, words);
     }
 }
@@ -300,6 +344,12 @@ static int start(encoder *e, uint64_t index, const uint8_t *data, size_t len, ui
     if (len != (m * p->bits + 7) / 8) return fail(e->st, BRV_ARGUMENT, -1, "the data is not one block");
     if (scratch_reserve(e->s, p->scratch)) return fail(e->st, BRV_NO_MEMORY, -1, "out of memory");
     const unsigned c = container_of(p->bits);
+    joined j;
+    const uint32_t first = p->nodes[0].op == OP_MAP && p->nodes[0].fn == FN_ROTR ? 1 : 0;
+    if (e->target == NO_TARGET && is_joined(p, first, &j)) {
+        *words = (void *)(uintptr_t)data; /* as they are: nothing is written to them */
+        return 0;
+    }
     *words = scratch_take(e->s, m * c);
     if (p->bits == 8 * c) memcpy(*words, data, len);
     else unflatten(data, p->bits, m, c, *words);

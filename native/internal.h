@@ -288,10 +288,15 @@ typedef struct brv_kernels {
      * in class order. */
     void (*join)(void *dst, unsigned container, const uint8_t *symbols, const class_map *map, const uint8_t *rest,
                  unsigned w, uint64_t top, unsigned r);
+    /* The other way round, for words of 8, 16 and 32 bits: rotated left by r, their t top bits, a byte each, unless t is
+     * 0; what follows, of at most 8 bits; and the w lowest bits, sliced. */
+    void (*split)(const void *words, unsigned container, size_t m, unsigned r, unsigned t, unsigned w, uint8_t *top,
+                  uint8_t *symbols, uint8_t *rest);
     /* word functions, in place; inverse: D instead of G */
     void (*map)(void *a, unsigned container, unsigned bits, unsigned fn, uint64_t v, bool inverse, size_t m);
-    /* out[c * rows + r] = in[from[r] + c]; from is NULL where rows follow one another */
-    void (*transpose)(const void *in, const size_t *from, void *out, unsigned container, size_t rows, size_t columns);
+    /* out[to[c] + r] = in[from[r] + c]; NULL where rows or columns follow one another */
+    void (*transpose)(const void *in, const size_t *from, void *out, const size_t *to, unsigned container, size_t rows,
+                      size_t columns);
     void (*fill)(void *a, unsigned container, uint64_t v, size_t m);
     /* dst[i] = table[places[i]]; false if a place is not below size. The table can be read for every place of the
      * child's width, and for 16 places at least. */
@@ -373,6 +378,8 @@ int columns_load(node *nd, const brv_kernels *k, cursor *c);
 /* Reads the head of an item; the classes go to scratch, checked. */
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
                  class_map *map);
+/* The classes of words that are encoded. */
+void classes_of(const node *nd, uint64_t lo, size_t m, class_map *map);
 /* Writes the head of an item from nd->classes; returns its bytes. */
 size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map);
 /* Move words between their places and class order. */
@@ -380,6 +387,17 @@ void class_order(const class_map *map, const void *words, void *ordered, unsigne
 void class_restore(const class_map *map, const brv_kernels *k, const void *ordered, void *words, unsigned container);
 /* where in class order each segment begins, if places have no classes */
 void class_places(const class_map *map, size_t *places);
+
+/* The shape that most programs of floats end in: of a word of 16 or 32 bits, at most 4 top bits in one field or two
+ * that are constant or nearly so, then up to 8 bits coded somehow, then the rest as it is, at most 14 or 24 bits; of a
+ * word of 8 bits, some bits coded and the rest as it is; perhaps all rotated. One pass over the words. */
+typedef struct {
+    uint32_t symbol, rest; /* nodes */
+    unsigned t;            /* bits of the top */
+} joined;
+
+/* decode.c: whether a node is a Merge of that shape */
+bool is_joined(const brv_program *p, uint32_t i, joined *j);
 
 /* decode.c: evaluate a node on [lo, hi) into dst */
 /* the literal of a program of which two blocks are decoded at once: one that vectors look up, before which nothing

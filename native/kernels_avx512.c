@@ -95,6 +95,25 @@ static void join_w32(w32 *restrict d, const uint8_t *restrict sym, const w16 *re
     }
 }
 
+#define HAVE_FIELD_BYTES
+
+/* d[i] = s[i] >> sh & msk, of 8 bits at most: four words of a quarter line at a time, from any bit on */
+static void field_bytes(w8 *restrict d, const w16 *restrict s, unsigned sh, uint64_t msk, size_t m)
+{
+    static const uint8_t words[8] = {0, 16, 32, 48};
+    static const uint32_t halves[16] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+    const __m512i at = _mm512_set1_epi64((long long)(load64(words) + sh * EVERY_BYTE(1))), all = _mm512_set1_epi8((char)msk),
+                  even = _mm512_loadu_si512(halves);
+    for (size_t i = 0; i < m; i += 64) {
+        const __mmask64 here = first_lanes(m - i);
+        const __m512i x = _mm512_maskz_loadu_epi16((__mmask32)here, s + i);
+        const __m512i y = _mm512_maskz_loadu_epi16((__mmask32)(here >> 32), s + i + 32);
+        const __m512i v = _mm512_permutex2var_epi32(_mm512_multishift_epi64_epi8(at, x), even,
+                                                    _mm512_multishift_epi64_epi8(at, y));
+        _mm512_mask_storeu_epi8(d + i, here, _mm512_and_si512(v, all));
+    }
+}
+
 #define HAVE_JOIN_W8
 
 /* d[i] = sym[i] << narrow | low[i], rotated right by r */
@@ -155,7 +174,7 @@ static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t 
     }
 
 /* 64 rows and 16 columns of bytes: four tiles of 16 x 16, a lane each, so that what is written are whole lines. */
-static void transpose_tile_tall(const w8 *const row[64], size_t at, w8 *restrict out, size_t step)
+static void transpose_tile_tall(const w8 *const row[64], size_t at, w8 *const column[16])
 {
     __m512i a[16], b[16];
     for (unsigned r = 0; r < 16; r++) {
@@ -168,11 +187,12 @@ static void transpose_tile_tall(const w8 *const row[64], size_t at, w8 *restrict
     IN_LANES(b, a)
     IN_LANES(a, b)
     IN_LANES(b, a)
-    for (unsigned c = 0; c < 16; c++) _mm512_storeu_si512(out + c * step, a[c]);
+    for (unsigned c = 0; c < 16; c++) _mm512_storeu_si512(column[c], a[c]);
 }
 
 /* Of 64 rows and more, 16 columns and more. */
-static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restrict out, size_t rows, size_t columns)
+static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restrict out, const size_t *to, size_t rows,
+                           size_t columns)
 {
     for (size_t next_r = 0; next_r < rows; next_r += 64) {
         const size_t r = next_r + 64 < rows ? next_r : rows - 64;
@@ -180,7 +200,9 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
         for (unsigned i = 0; i < 64; i++) row[i] = in + (from ? from[r + i] : (r + i) * columns);
         for (size_t next_c = 0; next_c < columns; next_c += 16) {
             const size_t c = next_c + 16 < columns ? next_c : columns - 16;
-            transpose_tile_tall(row, c, out + c * rows + r, rows);
+            w8 *column[16];
+            for (unsigned i = 0; i < 16; i++) column[i] = out + (to ? to[c + i] : (c + i) * rows) + r;
+            transpose_tile_tall(row, c, column);
         }
     }
 }
@@ -374,12 +396,13 @@ static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, 
 
 #define HAVE_RANS_ENCODE_ROUNDS
 
-/* 16 states through their number of a frequency: exact or one off. One step of Newton's makes the estimate good for
- * quotients below 2^16. */
+/* 16 states through their number of a frequency, for quotients below 2^16: exact or one too few. One step of Newton's
+ * makes the estimate of the inverse good to 23 bits; it is taken 2^-21 too small, more than all roundings together, and
+ * too little to lose one and a half. */
 static __m512i nearly_divided(__m512i x, __m512i freq)
 {
     const __m512 f = _mm512_cvtepi32_ps(freq), estimate = _mm512_rcp14_ps(f);
-    const __m512 inverse = _mm512_mul_ps(estimate, _mm512_fnmadd_ps(f, estimate, _mm512_set1_ps(2)));
+    const __m512 inverse = _mm512_mul_ps(estimate, _mm512_fnmadd_ps(f, estimate, _mm512_set1_ps(2 - 0x1p-21f)));
     return _mm512_cvttps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(x), inverse));
 }
 
@@ -424,9 +447,6 @@ static uint16_t *rans_encode_rounds(const rans_table *t, unsigned prob_bits, con
                 nearly_divided(_mm512_unpacklo_epi16(a, b), _mm512_unpacklo_epi16(freq, zero)),
                 nearly_divided(_mm512_unpackhi_epi16(a, b), _mm512_unpackhi_epi16(freq, zero)));
             __m512i rank = _mm512_sub_epi16(a, _mm512_mullo_epi16(q, freq));
-            const __mmask32 over = _mm512_movepi16_mask(rank);
-            q = _mm512_mask_add_epi16(q, over, q, _mm512_set1_epi16(-1));
-            rank = _mm512_mask_add_epi16(rank, over, rank, freq);
             const __mmask32 under = _mm512_cmpge_epu16_mask(rank, freq);
             q = _mm512_mask_sub_epi16(q, under, q, _mm512_set1_epi16(-1));
             rank = _mm512_mask_sub_epi16(rank, under, rank, freq);

@@ -119,12 +119,12 @@ typedef uint16_t lanes_w16 __attribute__((vector_size(32)));
 typedef uint32_t lanes_w32 __attribute__((vector_size(64)));
 typedef uint64_t lanes_w64 __attribute__((vector_size(128)));
 
-/* out[c * step + r] = row[r][at + c] for 16 rows and columns */
+/* column[c][r] = row[r][at + c] for 16 rows and columns */
 #define PLAIN_TILE(W)                                                                                       \
-    static inline void transpose_tile_##W(const W *const row[16], size_t at, W *restrict out, size_t step)  \
+    static inline void transpose_tile_##W(const W *const row[16], size_t at, W *const column[16])           \
     {                                                                                                       \
         for (size_t c = 0; c < 16; c++)                                                                     \
-            for (size_t r = 0; r < 16; r++) out[c * step + r] = row[r][at + c];                             \
+            for (size_t r = 0; r < 16; r++) column[c][r] = row[r][at + c];                                  \
     }
 #ifndef HAVE_TILES
 PLAIN_TILE(w8)
@@ -205,15 +205,16 @@ static void k_map(void *a, unsigned c, unsigned bits, unsigned fn, uint64_t v, b
 #undef CALL
 }
 
-static void k_transpose(const void *in, const size_t *from, void *out, unsigned c, size_t rows, size_t columns)
+static void k_transpose(const void *in, const size_t *from, void *out, const size_t *to, unsigned c, size_t rows,
+                        size_t columns)
 {
 #ifdef HAVE_TALL_TILES
     if (c == 1 && rows >= 64 && columns >= 16) {
-        transpose_tall(in, from, out, rows, columns);
+        transpose_tall(in, from, out, to, rows, columns);
         return;
     }
 #endif
-#define CALL(T) transpose_##T((const T *)in, from, (T *)out, rows, columns)
+#define CALL(T) transpose_##T((const T *)in, from, (T *)out, to, rows, columns)
     FOR_CONTAINER(c, CALL)
 #undef CALL
 }
@@ -369,7 +370,7 @@ static bool k_find_places(void *places, unsigned pc, const void *a, unsigned c, 
         }                                                                                                \
         for (; i < m; i++) d[i] = (D)((first ? 0 : d[i]) | (D)((D)s[i] << sh));                          \
     }                                                                                                    \
-    static void field_##S##_##D(S *restrict d, const D *restrict s, unsigned sh, uint64_t msk, size_t m) \
+    static inline void field_##S##_##D(S *restrict d, const D *restrict s, unsigned sh, uint64_t msk, size_t m) \
     {                                                                                                    \
         const D k = (D)msk;                                                                              \
         size_t i = 0;                                                                                    \
@@ -429,6 +430,10 @@ static void k_merge_raw(void *d, unsigned dc, const uint8_t *in, unsigned w, uns
     }
 }
 
+#ifdef HAVE_FIELD_BYTES
+#define field_w8_w16 field_bytes
+#endif
+
 static void k_field(void *d, unsigned dc, const void *s, unsigned sc, unsigned sh, uint64_t msk, size_t m)
 {
 #define ON(D, S) \
@@ -436,6 +441,58 @@ static void k_field(void *d, unsigned dc, const void *s, unsigned sc, unsigned s
     ON(w8, w8) ON(w16, w8) ON(w16, w16) ON(w32, w8) ON(w32, w16) ON(w32, w32)
     ON(w64, w8) ON(w64, w16) ON(w64, w32) ON(w64, w64)
 #undef ON
+}
+
+/* Of n bytes, the `part` bits from `below` on, as the groups from the g-th on, of which only the last is ragged. */
+static void pack_part(const uint8_t *bytes, size_t n, unsigned below, unsigned part, size_t g, uint8_t *out)
+{
+    const uint64_t msk = mask_of(part);
+    uint8_t group[256];
+    for (size_t i = 0; i < n; i += 256, g++) {
+        const size_t some = n - i < 256 ? n - i : 256;
+        field_w8_w8(group, bytes + i, below, msk, some);
+        uint8_t *to = out + g * 32 * part;
+        if (some == 256) {
+            pack_group(group, part, to);
+            continue;
+        }
+        const size_t rows = (some * part + 7) / 8;
+        memset(to, 0, rows);
+        for (size_t j = 0; j < some; j++) to[j % rows] |= (uint8_t)(group[j] << (part * (j / rows)));
+    }
+}
+
+/* Words that are split at a time: they stay in L1 until all their fields are taken. */
+enum { SPLIT_STEP = 1024 };
+
+static void k_split(const void *words, unsigned c, size_t m, unsigned r, unsigned t, unsigned w, uint8_t *top,
+                    uint8_t *symbols, uint8_t *rest)
+{
+    const unsigned bits = 8 * c;
+    uint8_t *two = rest, *one = two + (w & 16 ? 2 * m : 0), *low = one + (w & 8 ? m : 0);
+    uint32_t turned[SPLIT_STEP];
+    uint8_t lowest[SPLIT_STEP];
+    for (size_t i = 0; i < m; i += SPLIT_STEP) {
+        const size_t n = m - i < SPLIT_STEP ? m - i : SPLIT_STEP;
+        const void *some = (const uint8_t *)words + i * c;
+        if (r) {
+            memcpy(turned, some, n * c);
+            k_map(turned, c, bits, FN_ROTR, r, true, n);
+            some = turned;
+        }
+        if (t) k_field(top + i, 1, some, c, bits - t, mask_of(t), n);
+        k_field(symbols + i, 1, some, c, w, mask_of(bits - t - w), n);
+        if (w & 16) k_field(two + 2 * i, 2, some, c, w & 15, 0xffff, n);
+        if (w & 8) k_field(one + i, 1, some, c, w & 7, 0xff, n);
+        if (w & 7) k_field(lowest, 1, some, c, 0, mask_of(w & 7), n);
+        uint8_t *to = low;
+        for (unsigned part = 4, below = w & 7; part; part >>= 1) {
+            if (!(w & part)) continue;
+            below -= part;
+            pack_part(lowest, n, below, part, i / 256, to);
+            to += m / 256 * 32 * part + (m % 256 * part + 7) / 8;
+        }
+    }
 }
 
 #ifndef HAVE_JOIN
@@ -936,6 +993,7 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .field = k_field,
         .join = k_join,
         .interleave = k_interleave,
+        .split = k_split,
         .map = k_map,
         .transpose = k_transpose,
         .fill = k_fill,

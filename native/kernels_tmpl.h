@@ -229,11 +229,13 @@ static void CAT(hash_places)(places_hash *h, const W *table, size_t size)
 }
 
 /* In tiles of 16 x 16, so that the lines read and written stay in L1; the last ones overlap those before. */
-static void CAT(transpose)(const W *restrict in, const size_t *from, W *restrict out, size_t rows, size_t columns)
+static void CAT(transpose)(const W *restrict in, const size_t *from, W *restrict out, const size_t *to, size_t rows,
+                           size_t columns)
 {
     if (rows < 16 || columns < 16) {
         for (size_t r = 0; r < rows; r++)
-            for (size_t c = 0; c < columns; c++) out[c * rows + r] = in[(from ? from[r] : r * columns) + c];
+            for (size_t c = 0; c < columns; c++)
+                out[(to ? to[c] : c * rows) + r] = in[(from ? from[r] : r * columns) + c];
         return;
     }
     for (size_t next_r = 0; next_r < rows; next_r += 16) {
@@ -242,7 +244,9 @@ static void CAT(transpose)(const W *restrict in, const size_t *from, W *restrict
         for (unsigned i = 0; i < 16; i++) row[i] = in + (from ? from[r + i] : (r + i) * columns);
         for (size_t next_c = 0; next_c < columns; next_c += 16) {
             const size_t c = next_c + 16 < columns ? next_c : columns - 16;
-            CAT(transpose_tile)(row, c, out + c * rows + r, rows);
+            W *column[16];
+            for (unsigned i = 0; i < 16; i++) column[i] = out + (to ? to[c + i] : (c + i) * rows) + r;
+            CAT(transpose_tile)(row, c, column);
         }
     }
 }

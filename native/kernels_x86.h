@@ -9,7 +9,7 @@
         B[2 * i_ + 1] = _mm_unpackhi_epi##BITS(A[i_], A[i_ + N / 2]);   \
     }
 
-static inline void transpose_tile_w8(const w8 *const row[16], size_t at, w8 *restrict out, size_t step)
+static inline void transpose_tile_w8(const w8 *const row[16], size_t at, w8 *const column[16])
 {
     __m128i a[16], b[16];
     for (unsigned r = 0; r < 16; r++) a[r] = _mm_loadu_si128((const __m128i *)(row[r] + at));
@@ -17,10 +17,10 @@ static inline void transpose_tile_w8(const w8 *const row[16], size_t at, w8 *res
     INTERLEAVE(8, b, a, 16)
     INTERLEAVE(8, a, b, 16)
     INTERLEAVE(8, b, a, 16)
-    for (unsigned c = 0; c < 16; c++) _mm_storeu_si128((__m128i *)(out + c * step), a[c]);
+    for (unsigned c = 0; c < 16; c++) _mm_storeu_si128((__m128i *)column[c], a[c]);
 }
 
-static inline void transpose_tile_w16(const w16 *const row[16], size_t at, w16 *restrict out, size_t step)
+static inline void transpose_tile_w16(const w16 *const row[16], size_t at, w16 *const column[16])
 {
     for (unsigned r = 0; r < 16; r += 8)
         for (unsigned c = 0; c < 16; c += 8) {
@@ -29,11 +29,11 @@ static inline void transpose_tile_w16(const w16 *const row[16], size_t at, w16 *
             INTERLEAVE(16, a, b, 8)
             INTERLEAVE(16, b, a, 8)
             INTERLEAVE(16, a, b, 8)
-            for (unsigned i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)(out + (c + i) * step + r), b[i]);
+            for (unsigned i = 0; i < 8; i++) _mm_storeu_si128((__m128i *)(column[c + i] + r), b[i]);
         }
 }
 
-static inline void transpose_tile_w32(const w32 *const row[16], size_t at, w32 *restrict out, size_t step)
+static inline void transpose_tile_w32(const w32 *const row[16], size_t at, w32 *const column[16])
 {
     for (unsigned r = 0; r < 16; r += 4)
         for (unsigned c = 0; c < 16; c += 4) {
@@ -41,7 +41,7 @@ static inline void transpose_tile_w32(const w32 *const row[16], size_t at, w32 *
             for (unsigned i = 0; i < 4; i++) a[i] = _mm_loadu_si128((const __m128i *)(row[r + i] + at + c));
             INTERLEAVE(32, a, b, 4)
             INTERLEAVE(32, b, a, 4)
-            for (unsigned i = 0; i < 4; i++) _mm_storeu_si128((__m128i *)(out + (c + i) * step + r), a[i]);
+            for (unsigned i = 0; i < 4; i++) _mm_storeu_si128((__m128i *)(column[c + i] + r), a[i]);
         }
 }
 

@@ -232,7 +232,7 @@ int brv_by_column(const uint8_t *words, size_t n, size_t block, size_t columns, 
     const brv_kernels *k = kernels_for("avx2");
     for (size_t at = 0; at < n; at += block) {
         const size_t m = n - at < block ? n - at : block, whole = m / columns * columns;
-        if (whole) k->transpose(words + at, NULL, out + at, 1, m / columns, columns);
+        if (whole) k->transpose(words + at, NULL, out + at, NULL, 1, m / columns, columns);
         memcpy(out + at + whole, words + at + whole, m - whole);
     }
     return 0;
