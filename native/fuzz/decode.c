@@ -14,6 +14,28 @@ static int decode(const input *in, const brv_program *p, brv_scratch *s, uint64_
     return rc;
 }
 
+/* Two blocks in one call give what each gives alone: the same payload is taken for both. */
+static void compare_two(const input *in, const brv_program *p, brv_scratch *s)
+{
+    const uint64_t first = which_block(in, p);
+    if (first + 1 >= blocks_of(p)) return;
+    const uint64_t lo = block_begin(p, first), middle = block_end(p, first), hi = block_end(p, first + 1);
+    const uint64_t spans[4] = {0, in->len[2], 0, in->len[2]};
+    uint8_t *payload = exact_copy(in->part[2], in->len[2]);
+    guarded alone = guarded_new(hi - lo, 0), both = guarded_new(hi - lo, in->span & 15);
+    brv_status st, of_both;
+    int rc = brv_decode(p, s, payload, in->len[2], first, 1, spans, NULL, NULL, 0, alone.data, lo, middle, &st);
+    if (!rc)
+        rc = brv_decode(p, s, payload, in->len[2], first + 1, 1, spans, NULL, NULL, 0, alone.data + (middle - lo), middle,
+                        hi, &st);
+    CHECK(brv_decode(p, s, payload, in->len[2], first, 2, spans, NULL, NULL, 0, both.data, lo, hi, &of_both) == rc &&
+          of_both.block == st.block && of_both.node == st.node, "two blocks at once end otherwise");
+    CHECK(rc || !memcmp(alone.data, both.data, hi - lo), "two blocks at once differ");
+    guarded_free(&alone);
+    guarded_free(&both);
+    free(payload);
+}
+
 static void compare(const input *in, const brv_program *scalar, const brv_program *other)
 {
     brv_scratch *s = shared_scratch();
@@ -43,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         brv_program *other = make_program(&in, others[i]);
         CHECK(!scalar == !other, "only one instruction set takes the program");
         if (scalar) compare(&in, scalar, other);
+        if (other) compare_two(&in, other, shared_scratch());
         brv_program_free(other);
     }
     brv_program_free(scalar);

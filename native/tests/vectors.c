@@ -241,6 +241,31 @@ static void try_decode(const vector *v, const brv_program *p, brv_scratch *s, co
     guarded_free(&out);
 }
 
+/* A block of any number of them is damaged: it is that one which fails, if any does. */
+static void try_among_others(const vector *v, brv_scratch *s, const uint8_t *bad, size_t len, uint64_t block)
+{
+    const uint64_t first = block - (block && below(&rng, 2)), last = block + (block + 1 < v->n_blocks);
+    uint64_t spans[6], end = 0;
+    for (uint64_t b = first; b <= last; b++) {
+        spans[2 * (b - first)] = end;
+        end += spans[2 * (b - first) + 1] = b == block ? len : v->spans[2 * b + 1];
+    }
+    uint8_t *joined = malloc(end + 1);
+    CHECK(joined, "out of memory");
+    for (uint64_t b = first; b <= last; b++)
+        memcpy(joined + spans[2 * (b - first)], b == block ? bad : v->payload + v->spans[2 * b],
+               spans[2 * (b - first) + 1]);
+    uint8_t *payload = exact_copy(joined, end);
+    free(joined);
+    const uint64_t lo = block_begin(v->p, first), hi = block_end(v->p, last);
+    guarded out = guarded_new(hi - lo, 0);
+    brv_status st;
+    const int rc = brv_decode(v->p, s, payload, end, first, last - first + 1, spans, NULL, NULL, 0, out.data, lo, hi, &st);
+    CHECK(rc == BRV_OK || (rc == BRV_PAYLOAD && st.block == block && st.what), "case %zu: %d", v->number, rc);
+    guarded_free(&out);
+    free(payload);
+}
+
 static void check_damage(const vector *v, brv_scratch *s)
 {
     for (unsigned i = 0; i < DAMAGES; i++) {
@@ -249,6 +274,7 @@ static void check_damage(const vector *v, brv_scratch *s)
         size_t n;
         uint8_t *bad = damaged(payload, v->spans[2 * block + 1], &n);
         try_decode(v, v->p, s, bad, n, block);
+        try_among_others(v, s, bad, n, block);
         free(bad);
 
         const bool of_wire = i & 1;
