@@ -130,14 +130,14 @@ int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo
     return 0;
 }
 
-void classes_of(const node *nd, uint64_t lo, size_t m, class_map *map)
+void classes_map(const node *nd, uint64_t lo, size_t m, class_map *map)
 {
     make_map(nd, lo, m, nd->tables > 1 ? nd->classes + lo / nd->segment : NULL, map);
 }
 
 size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map)
 {
-    classes_of(nd, lo, m, map);
+    classes_map(nd, lo, m, map);
     if (!map->classes) return 0;
     k->pack(map->classes, map->n, bits_for(nd->rows), 1, out);
     return sliced_size(map->n, bits_for(nd->rows));

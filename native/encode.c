@@ -192,7 +192,7 @@ static int encode_transpose(encoder *e, uint32_t i, uint64_t lo, size_t m, const
     if (e->target == NO_TARGET && child->classes && !child->columns && child->segment == rows && lo % rows == 0 && whole == m &&
         (lo + m) / rows <= child->n_classes) {
         class_map map;
-        classes_of(child, lo, m, &map);
+        classes_map(child, lo, m, &map);
         to = scratch_take(e->s, columns * sizeof *to);
         class_places(&map, to);
         e->ordered = true;
@@ -468,7 +468,7 @@ int brv_histogram(const brv_program *p, brv_scratch *s, uint64_t index, const ui
     const node *nd = &p->nodes[i];
     if (nd->bits > 16) return fail(st, BRV_ARGUMENT, (int)i, "histograms are for words of at most 16 bits");
     const size_t n = (size_t)1 << nd->bits;
-    if (nd->columns) return fail(st, BRV_ARGUMENT, (int)i, "the classes of columns are not known");
+    if (classes && nd->columns) return fail(st, BRV_ARGUMENT, (int)i, "the classes of columns are not known");
     if (classes && n_classes <= (e.found_lo + e.n_found - 1) / nd->segment)
         return fail(st, BRV_ARGUMENT, (int)i, "too few classes");
     for (size_t j = 0; j < e.n_found;) {

@@ -379,7 +379,7 @@ int columns_load(node *nd, const brv_kernels *k, cursor *c);
 int classes_read(const node *nd, const brv_kernels *k, cursor *item, uint64_t lo, size_t m, brv_scratch *s,
                  class_map *map);
 /* The classes of words that are encoded. */
-void classes_of(const node *nd, uint64_t lo, size_t m, class_map *map);
+void classes_map(const node *nd, uint64_t lo, size_t m, class_map *map);
 /* Writes the head of an item from nd->classes; returns its bytes. */
 size_t classes_write(const node *nd, const brv_kernels *k, uint64_t lo, size_t m, uint8_t *out, class_map *map);
 /* Move words between their places and class order. */
