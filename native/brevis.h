@@ -33,6 +33,7 @@ enum brv_code {
     BRV_NO_ROOM = 51,          /* the output buffer is too small */
     BRV_ARGUMENT = 60,         /* the caller broke a precondition */
     BRV_SYSTEM = 61,           /* a system call failed; node is errno */
+    BRV_UNPREPARED = 62,       /* a section's program is not there; block is its number */
 };
 
 enum brv_ref { BRV_ALONE = 0, BRV_XOR = 1, BRV_ADD = 2 };
@@ -40,7 +41,8 @@ enum brv_ref { BRV_ALONE = 0, BRV_XOR = 1, BRV_ADD = 2 };
 typedef struct brv_program brv_program;
 typedef struct brv_scratch brv_scratch;
 typedef struct brv_hash brv_hash;
-typedef struct brv_pool brv_pool;
+typedef struct brv_front brv_front;
+typedef struct brv_file brv_file;
 
 /* Where and why a call failed. node: prefix index, -1 if none. block: absolute block number. Of brv_read, part: which
  * one, and in_target: whether it was what the part refers to. */
@@ -98,26 +100,44 @@ typedef struct {
  * to be read in memory: else BRV_SYSTEM. What out holds after an error is undefined. */
 int brv_read(int fd, const brv_part *parts, size_t n, brv_scratch *s, uint8_t *out, int at_once, brv_status *st);
 
-/* A call of brv_read for another thread to make; it and what it points to belong to the caller again once it is done.
- * `status` then says how that went. */
-typedef struct brv_job {
-    int fd;
-    const brv_part *parts;
-    size_t n;
-    uint8_t *out;
-    brv_status status;
-    int32_t state;        /* the pool's */
-    struct brv_job *next; /* likewise */
-} brv_job;
+/* ---- the front of a mount ------------------------------------------------------------------ */
 
-/* Threads that do jobs, first come first served. `tell` is an eventfd that is written to when a job is done that
- * somebody waits for; or when one is done that nobody does, some time after there is nothing more to do. NULL if there
- * is no memory. brv_pool_free waits for what is being done; what was not begun never is. */
-brv_pool *brv_pool_new(unsigned threads, int tell);
-void brv_pool_free(brv_pool *pool);
-void brv_pool_add(brv_pool *pool, brv_job *job);
-/* Whether the job is done; with want, somebody waits for it from now on if it is not. */
-int brv_job_done(brv_job *job, int want);
+/* Threads that answer a mount's reads of the files that they know, out of decoded extents which take no more than `limit`
+ * bytes. NULL if there is no memory, or there are no descriptors. */
+brv_front *brv_front_new(unsigned threads, size_t limit);
+/* Its threads end, when what they have begun is answered; it has no descriptors any more. */
+void brv_front_end(brv_front *f);
+/* Ends it and frees it and its files, none of which may be used any more. */
+void brv_front_free(brv_front *f);
+void brv_front_limit(brv_front *f, size_t limit);
+/* pyfuse3's next session is this front's, if it is in the way of pyfuse3's calls of libfuse; with NULL no front's. */
+void brv_front_serve(brv_front *f);
+/* Whether it has a session. */
+int brv_front_attached(const brv_front *f);
+
+/* Reads of archives; extents and other steps decoded for them, found decoded, and waited for as another decoded them;
+ * steps that failed; extents decoded ahead; bytes of memory that extents take. */
+typedef struct {
+    uint64_t requests, decoded, found, joined, failed, ahead, cached_bytes;
+} brv_counters;
+void brv_front_count(brv_front *f, brv_counters *counters);
+
+/* From now on reads of this handle of the mount are reads of the file; with NULL they are not answered here. 0 or
+ * BRV_NO_MEMORY. */
+int brv_front_handle(brv_front *f, uint64_t number, brv_file *file);
+
+/* An archive of `sections` sections, which start at `offsets` in the original; or a plain file if there are none. What
+ * is kept of an archive that was closed is found again by its identity. NULL if there is no memory. */
+brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,
+                        size_t sections);
+/* A section can be read; lo and hi of the part are not looked at. It stays the caller's, until brv_file_clear. */
+void brv_file_prepare(brv_file *file, size_t section, const brv_part *part);
+/* No section can be read any more, and what was being read has been: or, without wait, returns 0 if it has not. */
+int brv_file_clear(brv_file *file, int wait);
+/* Clears it and waits. No handle may be the file's any more. */
+void brv_file_close(brv_file *file);
+/* Writes size bytes of an archive to out. 0 or a BRV_ code: BRV_UNPREPARED if a section is not prepared. */
+int brv_file_read(brv_file *file, uint64_t offset, size_t size, uint8_t *out, brv_scratch *s);
 
 /* ---- encode and analyse -------------------------------------------------------------------- */
 

@@ -6,7 +6,6 @@ made from many threads at once; each thread keeps one scratch buffer for all its
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -27,8 +26,6 @@ __all__ = [
     "NotApplicable",
     "Program",
     "ProgramRefused",
-    "ReadJob",
-    "ReadPool",
     "Stored",
     "UnknownCode",
     "checksum",
@@ -334,82 +331,33 @@ class Stored:
         self.program, self.target, self.ref = program, target, ref
         self._entries = ffi.from_buffer("uint64_t[]", entries)
         self.section = ffi.new("brv_section *", (program.handle, self._entries, start))
-        self.target_section = ffi.NULL if target is None else target.section
+        self.part = ffi.new("brv_part *")
+        self.part.section, self.part.ref = self.section, ref
+        self.part.target = ffi.NULL if target is None else target.section
 
 
-def read(file: int, parts: Sequence[tuple[Stored, int, int]], out: Buffer, *, at_once: bool = False) -> bool:
+def read(file: int, parts: Sequence[tuple[Stored, int, int]], out: Buffer) -> None:
     """Fill out with bytes lo..hi of the flat form of each (section, lo, hi), one after another.
 
-    `file` is the descriptor of their archive. `at_once`: return False, instead of waiting for the disk, if
-    the kernel does not have all of it in memory. Raises BlockDamaged, and OSError of reading.
+    `file` is the descriptor of their archive. Raises BlockDamaged, and OSError of reading.
     """
-    wanted, size = _parts(parts)
-    with ffi.from_buffer("uint8_t[]", out, require_writable=True) as filled:
-        if len(filled) != size:
-            raise ValueError(f"{size} bytes do not fill a buffer of {len(filled)}")
-        status = _local.status
-        rc = lib.brv_read(file, wanted, len(parts), _local.scratch, filled, at_once, status)
-    if rc == lib.BRV_SYSTEM and at_once and status.node in (errno.EAGAIN, errno.EOPNOTSUPP):
-        return False
-    if rc:
-        _raise(status)
-    return True
-
-
-def _parts(parts: Sequence[tuple[Stored, int, int]]) -> tuple[Any, int]:
-    """As an array of brv_part, and the bytes that they have together."""
     wanted = ffi.new("brv_part[]", len(parts))
     size = 0
     for part, (stored, lo, hi) in zip(wanted, parts, strict=True):
-        part.section, part.target, part.ref = stored.section, stored.target_section, stored.ref
+        part.section, part.target, part.ref = stored.part.section, stored.part.target, stored.part.ref
         part.lo, part.hi = lo, hi
         size += hi - lo
-    return wanted, size
-
-
-class ReadJob:
-    """A call of `read` that a thread of a `ReadPool` makes, or has made."""
-
-    def __init__(
-        self, file: int, parts: Sequence[tuple[Stored, int, int]], out: npt.NDArray[np.uint8]
-    ) -> None:
-        wanted, size = _parts(parts)
-        filled = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+    with ffi.from_buffer("uint8_t[]", out, require_writable=True) as filled:
         if len(filled) != size:
             raise ValueError(f"{size} bytes do not fill a buffer of {len(filled)}")
-        self.job = ffi.new("brv_job *", (file, wanted, len(parts), filled))
-        self._kept = wanted, filled, [part[0] for part in parts]
-
-    def is_done(self, *, want: bool = False) -> bool:
-        """Whether it is done. `want`: the pool is to tell when it is."""
-        return bool(lib.brv_job_done(self.job, want))
-
-    @property
-    def failed(self) -> bool:
-        """Whether a job that is done came to nothing; what `out` holds is undefined then."""
-        return bool(self.job.status.code)
+        rc = lib.brv_read(file, wanted, len(parts), _local.scratch, filled, False, _local.status)
+    if rc:
+        _raise(_local.status)
 
 
-class ReadPool:
-    """`threads` threads that never need the interpreter.
-
-    They write to the eventfd `tell` when a job is done that somebody waits for; and some time after there is
-    nothing more to do, if others are.
-    """
-
-    def __init__(self, threads: int, tell: int) -> None:
-        self._pool = lib.brv_pool_new(threads, tell)
-        if not self._pool:
-            raise MemoryError("no threads to read with")
-
-    def add(self, job: ReadJob) -> None:
-        """Has the job done. Whoever calls keeps it until it is."""
-        lib.brv_pool_add(self._pool, job.job)
-
-    def close(self) -> None:
-        """Waits for the jobs that were begun; the others are not done."""
-        lib.brv_pool_free(self._pool)
-        self._pool = ffi.NULL
+def scratch() -> Any:
+    """The calling thread's brv_scratch."""
+    return _local.scratch
 
 
 _DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

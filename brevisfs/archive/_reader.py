@@ -16,7 +16,7 @@ program, so that damage there costs that section alone. Every decode checks its 
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,6 @@ _PREPARED = 32 << 20
 
 _PARTS, _PREPARED_AT_ONCE = 256, 16 << 20
 """Sections, and bytes of their programs, beyond which a range is read in several steps."""
-
-_QUICK_PROLOGUE, _QUICK_BLOCKS, _QUICK_NEW = 4096, 4096, 2
-"""Bytes of a prologue, and block entries, up to which a section is prepared at once, and how many of them."""
 
 _Part: TypeAlias = tuple[Section, _native.Stored, int, int]
 """Of a section the bytes from one to before another."""
@@ -61,6 +58,16 @@ def original_length(fd: int) -> int:
     if length >= _layout.MAX_ORIGINAL:
         raise DamagedArchive(f"no original can have {length} bytes, as the archive says")
     return length
+
+
+class Follower(Protocol):
+    """Who reads sections by what a reader has prepared of them."""
+
+    def prepared(self, section: int, stored: _native.Stored) -> None:
+        """A section can be read."""
+
+    def clear(self) -> object:
+        """None can. What was prepared is let go of when this returns."""
 
 
 class Reader:
@@ -92,11 +99,17 @@ class Reader:
         self._recent: Section | None = None
         self._prepared: dict[int, tuple[Section, _native.Stored]] = {}
         self._program_memory = 0
+        self._follower: Follower | None = None
 
     @property
     def sections(self) -> Sequence[Section]:
         """The sections in the order of the original."""
         return _Sections(self._table)
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """Where each section begins in the original. Not to be changed."""
+        return self._offsets
 
     @property
     def blocks(self) -> int:
@@ -108,11 +121,34 @@ class Reader:
         """Bytes held for the index and for prepared programs."""
         return self._index_memory + self._program_memory
 
+    def follow(self, follower: Follower) -> None:
+        """Tell the follower, and none else, of what is prepared from now on."""
+        self._follower = follower
+
+    def prepare(self, begin: int, end: int) -> int:
+        """Prepare the sections of bytes begin to end of the original, one after another.
+
+        Returns up to where they are: the end, or the beginning of the first that is damaged.
+        """
+        while begin < end:
+            section = self.section_at(begin)
+            try:
+                self._prepare(section)
+            except (DamagedArchive, UnsupportedArchive):
+                return begin
+            begin = section.end
+        return end
+
     def drop_programs(self) -> None:
         """Let go of prepared programs; the next read of a section prepares its own again."""
         with self._lock:
-            self._prepared = {}
-            self._program_memory = 0
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._follower is not None:
+            self._follower.clear()
+        self._prepared = {}
+        self._program_memory = 0
 
     def section_at(self, offset: int) -> Section:
         """The section that holds byte `offset` of the original. Raises ValueError if none does."""
@@ -157,43 +193,6 @@ class Reader:
             self._fill(found, view[done - offset : stop - offset])
             done = stop
 
-    def read_at_once(self, offset: int, out: Bytes) -> bool:
-        """Fill `out` as read_into does if nothing has to be waited for and all is in one section; else return
-        False.
-
-        So it is if the section has no ref, the kernel has all that is to be read in memory, and the program
-        is small or another read has prepared it.
-        """
-        section = self.section_at(offset)
-        lo = offset - section.offset
-        hi = lo + len(out)
-        if section.ref != Ref.NONE or hi > section.size:
-            return False
-        prepared = self._prepared.get(section.index)
-        stored = prepared[1] if prepared else self._prepare_at_once(section)
-        return stored is not None and self._fill([(section, stored, lo, hi)], out, at_once=True)
-
-    def read_job(self, offset: int, out: Bytes) -> _native.ReadJob | None:
-        """A job that fills `out` as read_into does; None if programs have to be prepared for that which are
-        large, many, damaged, or not in memory.
-        """
-        parts: list[tuple[_native.Stored, int, int]] = []
-        new = 0
-        done, end = offset, offset + len(out)
-        while done < end:
-            section = self.section_at(done)
-            prepared = self._prepared.get(section.index)
-            if prepared is None:
-                new += 1
-            quick = new <= _QUICK_NEW
-            stored = prepared[1] if prepared else self._prepare_at_once(section) if quick else None
-            if stored is None or len(parts) == _PARTS:
-                return None
-            stop = min(end, section.end)
-            parts.append((stored, done - section.offset, stop - section.offset))
-            done = stop
-        return _native.ReadJob(self._fd, parts, out)
-
     def _found(self, offset: int, end: int) -> tuple[list[_Part], int]:
         """The parts that make up [offset, end), or up to where their programs do not take much memory."""
         parts: list[_Part] = []
@@ -208,9 +207,9 @@ class Reader:
             offset = stop
         return parts, offset
 
-    def _fill(self, parts: list[_Part], out: Bytes, *, at_once: bool = False) -> bool:
+    def _fill(self, parts: list[_Part], out: Bytes) -> None:
         try:
-            return _native.read(self._fd, [part[1:] for part in parts], out, at_once=at_once)
+            _native.read(self._fd, [part[1:] for part in parts], out)
         except _native.BlockDamaged as error:
             section = parts[error.part][0]
             where = _referred(section) if error.in_target else ""
@@ -250,24 +249,6 @@ class Reader:
             reason = _referred(section) + error.reason
             raise type(error)(reason, section.index, section.offset, section.end) from None
 
-    def _prepare_at_once(self, section: Section) -> _native.Stored | None:
-        if section.ref != Ref.NONE or section.prologue > _QUICK_PROLOGUE or section.blocks > _QUICK_BLOCKS:
-            return None
-        # Who has it may be waiting for the disk.
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            if prepared := self._prepared.get(section.index):
-                return prepared[1]
-            data = np.empty(section.prologue, np.uint8)
-            if not _fill_at_once(self._fd, section.record, data):
-                return None
-            return self._keep(section, *_layout.unpack_prologue(section, data.tobytes()), None)
-        except (DamagedArchive, UnsupportedArchive):
-            return None
-        finally:
-            self._lock.release()
-
     def _keep(
         self, section: Section, wire: bytes, shared: bytes, target: _native.Stored | None
     ) -> _native.Stored:
@@ -283,10 +264,11 @@ class Reader:
         start = section.record + section.prologue
         stored = _native.Stored(program, entries, start, target, section.ref)
         if self._program_memory > _PREPARED:
-            self._prepared = {}
-            self._program_memory = 0
+            self._drop()
         self._prepared[section.index] = section, stored
         self._program_memory += program.memory
+        if self._follower is not None:
+            self._follower.prepared(section.index, stored)
         return stored
 
 
@@ -347,14 +329,6 @@ def _fill(fd: int, offset: int, out: Bytes) -> None:
         if not got:
             raise DamagedArchive(f"the archive ends at byte {offset + done}, in the middle of a section")
         done += got
-
-
-def _fill_at_once(fd: int, offset: int, out: Bytes) -> bool:
-    """As _fill if the kernel has the bytes in memory, else False."""
-    try:
-        return os.preadv(fd, [out.data], offset, os.RWF_NOWAIT) == len(out)
-    except OSError:
-        return False
 
 
 def _referred(section: Section) -> str:

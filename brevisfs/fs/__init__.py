@@ -1,5 +1,6 @@
 """The mount: a store's tree with its archives as the plain files they were made from."""
 
+import brevisfs.fs._loading  # noqa: F401  # before what loads pyfuse3
 from brevisfs.fs._background import mount_background
 from brevisfs.fs._control import command, drain, status
 from brevisfs.fs._errors import BadOption, MountBusy, MountFailed, MountpointUnusable, NoFuse

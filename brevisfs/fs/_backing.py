@@ -6,10 +6,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import trio
 
-from brevisfs._native import ReadJob
-from brevisfs.archive import Section
+from brevisfs._native.front import Front, FrontFile
+from brevisfs.archive import Follower, Section
 from brevisfs.store import Identity, Kind
 
 
@@ -20,10 +22,12 @@ class Reader(Protocol):
     def size(self) -> int: ...
     @property
     def memory(self) -> int: ...
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]: ...
     def section_at(self, offset: int) -> Section: ...
+    def follow(self, follower: Follower) -> None: ...
+    def prepare(self, begin: int, end: int) -> int: ...
     def read_into(self, offset: int, out: Any) -> None: ...
-    def read_at_once(self, offset: int, out: Any) -> bool: ...
-    def read_job(self, offset: int, out: Any) -> ReadJob | None: ...
     def drop_programs(self) -> None: ...
 
 
@@ -34,7 +38,8 @@ Key = tuple[Kind, Identity]
 class Backing:
     """One open backing file. `name` is its path in the store, for the log; a raw file has no `reader`.
 
-    `damaged` holds the extents whose damage the log has told; `weight` is what `Backings.weigh` found last.
+    `front_file` is what the front reads, None for an archive of nothing. `damaged` holds the places whose
+    damage the log has told; `weight` is what `Backings.weigh` found last; `preparing`: see `Reads`.
     """
 
     name: str
@@ -42,8 +47,10 @@ class Backing:
     identity: Identity
     file: int
     reader: Reader | None = None
+    front_file: FrontFile | None = None
     users: int = 0
     weight: int = 0
+    preparing: bool = False
     damaged: set[int] = field(default_factory=set)
     key: Key = field(init=False)
 
@@ -55,12 +62,13 @@ class Backings:
     """Every backing file that is open; closed when its last user lets it go.
 
     Those that are open for reading only are shared by kind and identity. All methods belong to the event
-    loop. `open_reader` makes a reader of an archive's descriptor. `memory` is the bytes that the indexes and
-    programs of the open archives took when each was weighed.
+    loop. `open_reader` makes a reader of an archive's descriptor, and `front` is to read all. `memory` is
+    the bytes that the indexes and programs of the open archives took when each was weighed.
     """
 
-    def __init__(self, open_reader: Callable[[int], Reader]) -> None:
+    def __init__(self, open_reader: Callable[[int], Reader], front: Front) -> None:
         self._open_reader = open_reader
+        self._front = front
         self.memory = 0
         self._open: set[Backing] = set()
         self._shared: dict[Key, Backing] = {}
@@ -74,12 +82,13 @@ class Backings:
             self.memory += backing.reader.memory - backing.weight
             backing.weight = backing.reader.memory
 
-    def drop_programs(self) -> None:
+    async def drop_programs(self) -> None:
         """Makes the open archives let go of all that they can read again."""
-        for backing in self._open:
+        for backing in list(self._open):
             if backing.reader is not None:
-                backing.reader.drop_programs()
-                self.weigh(backing)
+                with self.held(backing):
+                    await trio.to_thread.run_sync(backing.reader.drop_programs)
+                    self.weigh(backing)
 
     async def adopt(self, opened: Backing) -> Backing:
         """The backing to use for a file just opened, with one user more: `opened`, or its elder equal.
@@ -95,8 +104,7 @@ class Backings:
                 raise
             present = self._shared.get(opened.key)
         if present is None:
-            present = self._shared[opened.key] = opened
-            self._open.add(opened)
+            present = self._shared[opened.key] = self._add(opened)
             self.weigh(opened)
         else:
             os.close(opened.file)
@@ -105,8 +113,20 @@ class Backings:
 
     def own(self, opened: Backing) -> Backing:
         """A file just opened as a backing of its own, with one user: one that can be written."""
-        self._open.add(opened)
+        self._add(opened)
         opened.users += 1
+        return opened
+
+    def _add(self, opened: Backing) -> Backing:
+        self._open.add(opened)
+        reader = opened.reader
+        if reader is None:
+            opened.front_file = FrontFile(self._front, opened.file)
+        elif reader.size:
+            opened.front_file = FrontFile(
+                self._front, opened.file, opened.identity, reader.size, reader.offsets
+            )
+            reader.follow(opened.front_file)
         return opened
 
     def release(self, backing: Backing) -> None:
@@ -117,7 +137,17 @@ class Backings:
             self.memory -= backing.weight
             if self._shared.get(backing.key) is backing:
                 del self._shared[backing.key]
-            let_go(backing.file)
+            if backing.front_file is None or backing.front_file.clear(wait=False):
+                _close_front_file(backing)
+                let_go(backing.file)
+            else:
+                trio.lowlevel.spawn_system_task(self._close_later, backing)
+
+    @staticmethod
+    async def _close_later(backing: Backing) -> None:
+        """As soon as threads of the front have read what they are reading."""
+        await trio.to_thread.run_sync(_close_front_file, backing)
+        let_go(backing.file)
 
     @contextmanager
     def held(self, backing: Backing) -> Iterator[Backing]:
@@ -127,6 +157,11 @@ class Backings:
             yield backing
         finally:
             self.release(backing)
+
+
+def _close_front_file(backing: Backing) -> None:
+    if backing.front_file is not None:
+        backing.front_file.close()
 
 
 def let_go(file: int) -> None:

@@ -11,7 +11,6 @@ from pyfuse3 import FileInfo, FUSEError, RequestContext
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._readahead import REQUEST
 from brevisfs.fs._state import Handles, State, on_disk
 from brevisfs.store import Entry, Identity, read_whole
 
@@ -33,7 +32,6 @@ class Files(State):
     def __init__(self, *what: Any) -> None:
         super().__init__(*what)
         self.files: Handles[OpenFile] = Handles()
-        self._reply = memoryview(bytearray(REQUEST))
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
         file = self.inodes[inode]
@@ -45,28 +43,29 @@ class Files(State):
         unchanged = file.opened in (None, backing.identity)
         file.open.append(backing)
         file.opened = backing.identity
-        return FileInfo(fh=self.files.add(OpenFile(file, backing, writable)), keep_cache=unchanged)
+        number = self.files.add(OpenFile(file, backing, writable))
+        self.reads.front.answer(number, backing.front_file)
+        return FileInfo(fh=number, keep_cache=unchanged)
 
     def give_backing(self, file: Inode, backing: Backing) -> None:
         """Moves all handles of a file to another backing file of it, which the caller gives away."""
-        for handle in self.files.all():
+        for number, handle in self.files.all():
             if handle.inode is file:
                 backing.users += 1
+                self.reads.front.answer(number, backing.front_file)
                 self.backings.release(handle.backing)
                 handle.backing = backing
         file.open = [backing] * len(file.open)
         self.backings.release(backing)
 
-    # pyfuse3 takes any buffer, and a view saves the copy.
+    # Of what the front does not answer. pyfuse3 takes any buffer, and a view saves the copy.
     async def read(self, fh: int, off: int, size: int) -> bytes | memoryview:  # type: ignore[override]
         # The handle may get another backing file meanwhile.
         backing = self.files[fh].backing
         backing.users += 1
         try:
             if backing.reader is not None:
-                return await self.cache.read(backing, off, size)
-            if (at_once := self._read_at_once(backing.file, off, size)) is not None:
-                return at_once
+                return await self.reads.read(backing, off, size)
             # A short answer would end the file for the kernel.
             return await on_disk(read_whole, backing.file, size, off)
         finally:
@@ -74,6 +73,7 @@ class Files(State):
 
     async def release(self, fh: int) -> None:
         file = self.files.pop(fh)
+        self.reads.front.answer(fh, None)
         file.inode.open.remove(file.backing)
         self.backings.release(file.backing)
 
@@ -93,20 +93,6 @@ class Files(State):
         file = self.store.open(folder, entry)
         name = entry.file.decode("utf-8", "backslashreplace")
         return Backing(name, entry.kind, entry.identity, file)
-
-    def _read_at_once(self, file: int, offset: int, size: int) -> memoryview | None:
-        """The answer to a read if the kernel has all of it in memory; never waits.
-
-        This takes a fraction of what handing the read to a thread does.
-        """
-        if size > REQUEST:
-            return None
-        try:
-            done = os.preadv(file, [self._reply[:size]], offset, os.RWF_NOWAIT)
-        except OSError:
-            return None
-        is_all = done == size or offset + done == os.fstat(file).st_size
-        return self._reply[:done] if is_all else None
 
     async def _adopt(self, opened: Backing) -> Backing:
         try:

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brevisfs.fs._cache import SMALLEST_BUDGET
 from brevisfs.fs._errors import BadOption
+from brevisfs.fs._reads import SMALLEST_BUDGET
 
 _HOURS = re.compile(r"(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})")
 

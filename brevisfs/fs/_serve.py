@@ -1,6 +1,7 @@
 """One mount, from its set-up to its end, in this process."""
 
 import gc
+import logging
 import os
 import resource
 import signal
@@ -14,14 +15,13 @@ import pyfuse3
 import trio
 
 from brevisfs.archive import Reader
-from brevisfs.fs._backing import Backings
-from brevisfs.fs._cache import ExtentCache
 from brevisfs.fs._checks import check_fuse, check_mountpoint, may_allow_others
 from brevisfs.fs._errors import MountFailed
 from brevisfs.fs._log import log_to
 from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
+from brevisfs.fs._reads import Reads
 from brevisfs.fs._recompression import Recompression
 from brevisfs.fs._tuning import tune
 from brevisfs.store import (
@@ -33,6 +33,8 @@ from brevisfs.store import (
     sync_filesystem,
     take_lock,
 )
+
+log = logging.getLogger("brevisfs.fs")
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -80,9 +82,7 @@ async def _serve(
     options: MountOptions,
     answering: Callable[[], None],
 ) -> None:
-    backings = Backings(Reader)
-    cache = ExtentCache(options.cache_size, options.threads, backings)
-    operations = Operations(store, backings, cache, writable)
+    operations = Operations(store, Reads(options.cache_size, options.threads, Reader), writable)
     try:
         with _mounted(operations, mountpoint):
             async with trio.open_nursery() as nursery:
@@ -99,7 +99,6 @@ async def _serve(
                 notify("STOPPING=1")
                 nursery.cancel_scope.cancel()
     finally:
-        cache.close()
         if writable is not None:
             sync_filesystem(writable.changes.private.temporaries)
     if failure is not None:
@@ -144,16 +143,22 @@ def _mounted(operations: Operations, mountpoint: Path) -> Iterator[None]:
             "add user_allow_other to /etc/fuse.conf or mount as root",
             file=sys.stderr,
         )
+    front = operations.reads.front
+    front.serve()
     with _stderr_as_text() as said:
         try:
             pyfuse3.init(operations, str(mountpoint), options)
         except RuntimeError:
+            front.end()
             raise MountFailed(
                 f"{mountpoint} cannot be mounted: {said() or 'the kernel refused it'}"
             ) from None
+    if not front.is_attached:
+        log.warning("reads go through Python, which is slow: calls of this libfuse cannot be intercepted")
     try:
         yield
     finally:
+        front.end()
         pyfuse3.close()
 
 

@@ -11,9 +11,9 @@ import pyfuse3
 import trio
 from pyfuse3 import FUSEError
 
-from brevisfs.fs._backing import Backings, let_go
-from brevisfs.fs._cache import ExtentCache
+from brevisfs.fs._backing import let_go
 from brevisfs.fs._inodes import Inode, Inodes, key_of
+from brevisfs.fs._reads import Reads
 from brevisfs.store import Changes, Entry, Identity, Kind, Session, Step, Store
 
 P = ParamSpec("P")
@@ -51,8 +51,8 @@ class Handles(Generic[T]):
         del self._open[number]
         return handle
 
-    def all(self) -> Iterable[T]:
-        return self._open.values()
+    def all(self) -> Iterable[tuple[int, T]]:
+        return self._open.items()
 
 
 class State(pyfuse3.Operations):
@@ -60,13 +60,11 @@ class State(pyfuse3.Operations):
 
     enable_acl = True
 
-    def __init__(
-        self, store: Store, backings: Backings, cache: ExtentCache, writable: Session | None = None
-    ) -> None:
+    def __init__(self, store: Store, reads: Reads, writable: Session | None = None) -> None:
         super().__init__()
         self.store = store
-        self.backings = backings
-        self.cache = cache
+        self.reads = reads
+        self.backings = reads.backings
         self.writable = writable
         self.stray = 0
         self.unnoticed_now = self.unnoticed_ever = 0

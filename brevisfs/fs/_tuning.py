@@ -4,9 +4,10 @@ import logging
 import os
 from pathlib import Path
 
-from brevisfs.fs._readahead import REQUEST
-
 log = logging.getLogger("brevisfs.fs")
+
+REQUEST = 1024 * 1024
+"""The largest request of the kernel, in bytes."""
 
 _REQUESTS_IN_BACKGROUND = 64
 

@@ -9,7 +9,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
@@ -130,8 +129,7 @@ class Xattrs(Writing):
     def statistics(self) -> dict[str, int]:
         """What the mount has done and holds, as numbers."""
         return {
-            **asdict(self.cache.counters),
-            "cached_bytes": self.cache.held,
+            **self.reads.counters(),
             "index_bytes": self.backings.memory,
             "open_files": len(self.backings),
             "inodes": len(self.inodes),

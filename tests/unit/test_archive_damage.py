@@ -80,16 +80,6 @@ def assert_rest_reads(data: bytes, whole: bytes, lost: list[tuple[int, int]]) ->
                     with pytest.raises(ArchiveError) as caught:
                         read(reader, at, at + 1)
                     assert (caught.value.begin, caught.value.end) == (begin, end)
-        for section in reader.sections:
-            for begin in range(section.offset, section.end, section.block_size):
-                out = np.empty(min(section.block_size, section.end - begin), np.uint8)
-                try:
-                    done = reader.read_at_once(begin, out)
-                except ArchiveError as error:
-                    assert (error.begin, error.end) in lost
-                    continue
-                assert done or section.ref or (section.offset, section.end) in lost
-                assert not done or bytes(out) == whole[begin : begin + len(out)]
 
 
 def test_every_flipped_byte_is_found_and_costs_what_it_touched() -> None:

@@ -6,7 +6,6 @@ import random
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from tests.archives import (
     assemble,
     encoded,
     opened,
-    opened_path,
     original,
     random_parts,
     read,
@@ -60,72 +58,6 @@ def blocks_of(reader: Reader) -> list[tuple[int, int]]:
         for section in reader.sections
         for begin in range(section.offset, section.end, section.block_size)
     ]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_block_in_memory_is_read_at_once(seed: int) -> None:
-    parts = random_parts(seed, 12)
-    whole = original(parts)
-    with opened(assemble(parts)) as fd:
-        reader = Reader(fd)
-        at_once = 0
-        for begin, end in blocks_of(reader):
-            out = np.zeros(end - begin, np.uint8)
-            if reader.read_at_once(begin, out):
-                at_once += 1
-                assert bytes(out) == whole[begin:end]
-                assert reader.read_at_once(begin + 1, out[1:])
-                assert bytes(out) == whole[begin:end]
-                past = reader.section_at(begin).end + 1 - begin
-                assert not reader.read_at_once(begin, np.empty(past, np.uint8))
-            else:
-                assert reader.section_at(begin).prologue > _reader._QUICK_PROLOGUE
-        assert at_once
-        largest = max(blocks_of(reader), key=lambda block: block[1] - block[0])
-        read(reader, 0, len(whole))
-        assert reader.read_at_once(largest[0], np.zeros(largest[1] - largest[0], np.uint8))
-
-
-@pytest.mark.parametrize("in_part", [False, True])
-def test_a_program_that_is_not_in_memory_is_not_read_at_once(
-    monkeypatch: pytest.MonkeyPatch, in_part: bool
-) -> None:
-    preadv = os.preadv
-
-    def cold(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
-        if not flags & os.RWF_NOWAIT:
-            return preadv(fd, buffers, offset)
-        if in_part:
-            return preadv(fd, [buffers[0][:-1]], offset)
-        raise BlockingIOError
-
-    with opened(assemble(sample()[:2])) as fd:
-        reader = Reader(fd)
-        rooms = [(begin, np.empty(end - begin, np.uint8)) for begin, end in blocks_of(reader)]
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "preadv", cold)
-            assert not any(reader.read_at_once(begin, room) for begin, room in rooms)
-        assert all(reader.read_at_once(begin, room) for begin, room in rooms)
-
-
-def test_a_block_that_is_not_in_memory_is_not_read_at_once(tmp_path: Path) -> None:
-    flat = random.Random(2).randbytes(1 << 20)
-    archive = tmp_path / "archive"
-    archive.write_bytes(assemble([encoded("Lit raw", 8, flat, 1 << 16)]))
-    with opened_path(archive) as fd:
-        reader = Reader(fd)
-        room = np.empty(1 << 16, np.uint8)
-        assert reader.read_at_once(0, room)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        try:
-            os.preadv(fd, [bytearray(1)], 1 << 19, os.RWF_NOWAIT)
-        except BlockingIOError:
-            assert not reader.read_at_once(1 << 19, room)
-            assert read(reader, 0, len(flat)) == flat
-            assert reader.read_at_once(1 << 19, room)
-        else:
-            pytest.skip("this filesystem keeps all files in memory")
 
 
 @pytest.mark.parametrize("limit", ["_PARTS", "_PREPARED_AT_ONCE"])

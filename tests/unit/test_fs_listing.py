@@ -13,9 +13,8 @@ import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.archive import Reader
-from brevisfs.fs._backing import Backings
-from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
+from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
 from brevisfs.store import Entry, Store, begin_session
 from tests.stores import add_archive, noise
 
@@ -23,12 +22,11 @@ from tests.stores import add_archive, noise
 @contextmanager
 def operations(root: Path, *, writable: bool = False) -> Iterator[Operations]:
     with Store(root) as store, ExitStack() as held:
-        backings = Backings(Reader)
-        cache = ExtentCache(SMALLEST_BUDGET, 1, backings)
+        reads = Reads(SMALLEST_BUDGET, 1, Reader)
         try:
-            yield Operations(store, backings, cache, begin_session(store, held) if writable else None)
+            yield Operations(store, reads, begin_session(store, held) if writable else None)
         finally:
-            cache.close()
+            reads.front.end()
 
 
 def test_an_archive_is_opened_once_and_never_again_while_it_is_unchanged(

@@ -13,9 +13,8 @@ import trio
 from pyfuse3 import ROOT_INODE, FUSEError
 
 from brevisfs.archive import Reader
-from brevisfs.fs._backing import Backings
-from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
+from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
 from brevisfs.store import Store
 from tests.stores import add_archive, flip, noise
 
@@ -32,13 +31,12 @@ def serving(root: Path, test: Callable[[Operations], Awaitable[None]]) -> None:
 
     async def run() -> None:
         with Store(root) as store, trio.fail_after(100):
-            backings = Backings(Reader)
-            cache = ExtentCache(SMALLEST_BUDGET, 2, backings)
-            operations = Operations(store, backings, cache)
+            reads = Reads(SMALLEST_BUDGET, 2, Reader)
+            operations = Operations(store, reads)
             try:
                 await test(operations)
             finally:
-                cache.close()
+                reads.front.end()
             assert operations.stray == 0
 
     trio.run(run)
@@ -49,6 +47,12 @@ async def number(operations: Operations, *names: bytes) -> int:
     for name in names:
         inode = (await operations.lookup(inode, name, None)).st_ino
     return inode
+
+
+async def closed(operations: Operations) -> None:
+    """Waits until all files are: what comes after a read may still be being prepared."""
+    while len(operations.backings):
+        await trio.lowlevel.checkpoint()
 
 
 async def refusal(answer: Awaitable[Any]) -> int:
@@ -80,7 +84,7 @@ def test_an_archive_is_the_plain_file(root: Path) -> None:
         assert bytes(await operations.read(opened.fh, 0, 10)) == data[:10]
         await operations.release(opened.fh)
         assert await refusal(operations.read(opened.fh, 0, 10)) == errno.EBADF
-        assert len(operations.backings) == 0
+        await closed(operations)
 
     serving(root, test)
 
@@ -197,7 +201,7 @@ def test_damage_of_the_head_fails_the_open_alone(root: Path, caplog: pytest.LogC
             assert found.st_size == 1000
             assert await refusal(operations.open(found.st_ino, os.O_RDONLY, None)) == errno.EIO
             assert (await operations.getattr(found.st_ino, None)).st_size == 1000
-        assert len(operations.backings) == 0
+        await closed(operations)
 
     before = len(os.listdir("/proc/self/fd"))
     serving(root, test)

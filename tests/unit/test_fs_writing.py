@@ -17,10 +17,9 @@ from pyfuse3 import ROOT_INODE, FUSEError
 
 from brevisfs.archive import Reader
 from brevisfs.fs import _writing
-from brevisfs.fs._backing import Backings
-from brevisfs.fs._cache import SMALLEST_BUDGET, ExtentCache
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._publishing import Source
+from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
 from brevisfs.fs._state import on_disk
 from brevisfs.store import (
     Changes,
@@ -91,15 +90,16 @@ def serving(
         with ExitStack() as held, trio.fail_after(100):
             store = held.enter_context(Store(root))
             session = begin_session(store, held)
-            backings = Backings(open_reader)
-            cache = ExtentCache(SMALLEST_BUDGET, 2, backings)
-            operations = Operations(store, backings, cache, session)
+            reads = Reads(SMALLEST_BUDGET, 2, open_reader)
+            operations = Operations(store, reads, session)
             try:
                 await test(operations)
             finally:
-                cache.close()
+                reads.front.end()
+            # What comes after a read may still be being prepared.
+            while len(reads.backings):
+                await trio.lowlevel.checkpoint()
             assert operations.stray == 0
-            assert len(backings) == 0
             assert os.listdir(root / ".brevisfs/tmp") == []
 
     trio.run(run)

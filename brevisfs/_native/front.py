@@ -1,0 +1,103 @@
+"""The front of a mount, which answers reads without the interpreter: see docs/design/mount.md."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from brevisfs._native import Stored, _brevis, scratch
+from brevisfs._native._brevis import ffi, lib
+
+
+def take_the_place_of_libfuse() -> None:
+    """Have calls of libfuse, by what is loaded later, reach the front that serves, if there is one."""
+    ctypes.CDLL(_brevis.__file__, os.RTLD_NOW | os.RTLD_GLOBAL)
+
+
+class Front:
+    """`threads` threads, and at most `limit` bytes of decoded extents. Raises MemoryError.
+
+    Every method may be called from any thread.
+    """
+
+    def __init__(self, threads: int, limit: int) -> None:
+        front = lib.brv_front_new(threads, limit)
+        if not front:
+            raise MemoryError("no memory, or no descriptors, for the threads that answer reads")
+        self.handle = ffi.gc(front, lib.brv_front_free)
+
+    def serve(self) -> None:
+        """The session that pyfuse3 makes next is this front's, if its calls can be intercepted."""
+        lib.brv_front_serve(self.handle)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is such a session."""
+        return bool(lib.brv_front_attached(self.handle))
+
+    def limit(self, size: int) -> None:
+        """Extents have at most so many bytes of memory from now on."""
+        lib.brv_front_limit(self.handle, size)
+
+    def counters(self) -> dict[str, int]:
+        """What brv_counters has."""
+        counters = ffi.new("brv_counters *")
+        lib.brv_front_count(self.handle, counters)
+        return {name: int(getattr(counters, name)) for name, _ in ffi.typeof("brv_counters").fields}
+
+    def answer(self, handle: int, file: FrontFile | None) -> None:
+        """Reads of this handle of the mount are reads of the file; of None, they are not answered here."""
+        wanted = ffi.NULL if file is None else file.handle
+        if lib.brv_front_handle(self.handle, handle, wanted):
+            raise MemoryError("no memory for a handle")
+
+    def end(self) -> None:
+        """Waits for the threads: what was begun is answered. The next session is not this front's."""
+        lib.brv_front_end(self.handle)
+        lib.brv_front_serve(ffi.NULL)
+
+
+class FrontFile:
+    """A file that a front reads: an archive, or a plain file if `offsets`, where sections begin, is None.
+
+    The descriptor stays the caller's, as long as this is not closed. What a front keeps of an archive it
+    finds again by its `identity`, five numbers. Raises MemoryError. Not to be used once it is closed.
+    """
+
+    def __init__(
+        self,
+        front: Front,
+        file: int,
+        identity: Sequence[int] = (0,) * 5,
+        size: int = 0,
+        offsets: npt.NDArray[np.int64] | None = None,
+    ) -> None:
+        self._front = front
+        self._offsets: Any = ffi.NULL if offsets is None else ffi.from_buffer("int64_t[]", offsets)
+        sections = 0 if offsets is None else len(offsets)
+        numbers = [number & 0xFFFF_FFFF_FFFF_FFFF for number in identity]
+        self.handle = lib.brv_file_open(front.handle, numbers, file, size, self._offsets, sections)
+        if not self.handle:
+            raise MemoryError("no memory for an open file")
+
+    def prepared(self, section: int, stored: Stored) -> None:
+        """A section can be read from now on. The caller keeps `stored` until it calls `clear`."""
+        lib.brv_file_prepare(self.handle, section, stored.part)
+
+    def clear(self, *, wait: bool = True) -> bool:
+        """No section can be read any more. Waits for what is being read, or returns whether nothing is."""
+        return bool(lib.brv_file_clear(self.handle, wait))
+
+    def close(self) -> None:
+        """Waits for what is being read. No handle may be answered from it any more."""
+        lib.brv_file_close(self.handle)
+
+    def read(self, offset: int, out: npt.NDArray[np.uint8]) -> bool:
+        """Fills out with all bytes from `offset` on; False if some are not prepared, or damaged."""
+        view = ffi.from_buffer("uint8_t[]", out, require_writable=True)
+        return not lib.brv_file_read(self.handle, offset, len(view), view, scratch())

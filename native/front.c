@@ -1,0 +1,523 @@
+/* Threads that answer reads of a mount without the interpreter, and hand all other requests to its event loop.
+ *
+ * One party at a time receives: the event loop, as if there were no threads, or one of the threads, the leader. A read
+ * of a known handle makes the threads receive, any other request the event loop; so requests of a kind that come one
+ * after another are not handed from one to the other. A leader answers small reads itself; for others it steps down. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/fuse.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "front.h"
+
+/* A leader answers reads of this size, if no more than so many steps of so many bytes have to be decoded. */
+enum { SMALL = 64 << 10, FEW = 2, FEW_BYTES = 128 << 10 };
+
+/* A request as it was received, `result` bytes of it, or what receiving it gave. A read of `file`, if it is one. */
+typedef struct message {
+    struct message *next;
+    struct fuse_buf buf;
+    int result;
+    brv_file *file;
+} message;
+
+struct handle {
+    uint64_t number;
+    brv_file *file;
+    struct handle *next;
+};
+
+/* A thread, what it works on, and whether it leads. */
+typedef struct worker {
+    brv_front *front;
+    pthread_t thread;
+    brv_scratch *scratch;
+    uint8_t *reply;
+    message *message;
+    bool leading;
+    reading reading;
+} worker;
+
+/* ---- messages: all with the lock held ------------------------------------------------------ */
+
+/* NULL if there is no memory. */
+static message *take_message(brv_front *f)
+{
+    message *m = f->unused_messages;
+    if (m) f->unused_messages = m->next;
+    else m = calloc(1, sizeof *m);
+    return m;
+}
+
+static void give_message(brv_front *f, message *m)
+{
+    m->next = f->unused_messages;
+    f->unused_messages = m;
+}
+
+static void put_last(message ***last, message *m)
+{
+    m->next = NULL;
+    **last = m;
+    *last = &m->next;
+}
+
+static message *take_first(message **first, message ***last)
+{
+    message *m = *first;
+    if (m && !(*first = m->next)) *last = first;
+    return m;
+}
+
+static void notify(int event)
+{
+    const uint64_t one = 1;
+    /* It only fails if as many as it can count wait already. */
+    if (write(event, &one, sizeof one) < 0) return;
+}
+
+static void receive_on_loop(brv_front *f, bool on)
+{
+    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.fd = f->device};
+    epoll_ctl(f->loop, EPOLL_CTL_MOD, f->device, &event);
+    f->looping = on;
+}
+
+static void swap(const brv_front *f, struct fuse_buf *a, struct fuse_buf *b)
+{
+    struct fuse_buf c;
+    memcpy(&c, a, f->known);
+    memcpy(a, b, f->known);
+    memcpy(b, &c, f->known);
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+/* The request in a buffer, if it is in memory and has so many bytes after its header. */
+static const struct fuse_in_header *request_in(const struct fuse_buf *buf, int result, size_t more)
+{
+    return result >= (int)(sizeof(struct fuse_in_header) + more) && !buf->flags ? buf->mem : NULL;
+}
+
+/* A filesystem need not look at them, and pyfuse3 does not: what is interrupted is answered all the same. */
+static bool is_interrupt(const struct fuse_buf *buf, int result)
+{
+    const struct fuse_in_header *in = request_in(buf, result, 0);
+    return in && in->opcode == FUSE_INTERRUPT;
+}
+
+/* The file that a request reads, if it is to be answered here; the reading has begun then. The caller has the lock. */
+static brv_file *file_read_by(brv_front *f, const struct fuse_buf *buf, int result)
+{
+    const struct fuse_in_header *in = request_in(buf, result, sizeof(struct fuse_read_in));
+    if (!in || in->opcode != FUSE_READ) return NULL;
+    const struct fuse_read_in *read = (const void *)(in + 1);
+    const struct handle *h = f->handles[read->fh % HANDLE_BUCKETS];
+    while (h && h->number != read->fh) h = h->next;
+    if (!h || read->size > REQUEST) return NULL;
+    file_begin(h->file);
+    return h->file;
+}
+
+/* If the request is answered, aborted or interrupted meanwhile, or the mount has ended, nobody wants the reply. */
+static void reply(const brv_front *f, uint64_t unique, struct iovec *parts, size_t n, int error)
+{
+    struct fuse_out_header out = {.len = sizeof out, .error = -error, .unique = unique};
+    parts[0] = (struct iovec){&out, sizeof out};
+    for (size_t i = 1; i < n; i++) out.len += (uint32_t)parts[i].iov_len;
+    while (writev(f->device, parts, (int)n) < 0 && errno == EINTR) continue;
+}
+
+/* ---- reads --------------------------------------------------------------------------------- */
+
+static void step_down(worker *w)
+{
+    brv_front *f = w->front;
+    if (!w->leading) return;
+    w->leading = false;
+    pthread_mutex_lock(&f->lock);
+    f->led = false;
+    pthread_cond_signal(&f->more);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Whether a reading waits for nobody and decodes little. The caller has the lock. */
+static bool is_quick(const reading *r)
+{
+    for (unsigned i = 0; i < r->n; i++) {
+        const step *s = &r->steps[i];
+        if (s->mine ? s->part.hi - s->part.lo > FEW_BYTES : s->extent && s->extent->state == DECODING) return false;
+    }
+    return r->todo <= FEW;
+}
+
+static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
+{
+    struct iovec parts[STEPS + 1];
+    for (unsigned i = 0; i < r->n; i++) {
+        const step *s = &r->steps[i];
+        parts[i + 1] = s->extent ? (struct iovec){s->extent->bytes + s->skip, s->bytes}
+                                 : (struct iovec){s->out, s->part.hi - s->part.lo};
+    }
+    reply(f, unique, parts, r->n + 1, 0);
+}
+
+/* False if it cannot be answered here. */
+static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+{
+    brv_front *f = w->front;
+    reading *r = &w->reading;
+    uint64_t at = offset < file->size ? offset : file->size;
+    const uint64_t begin = at, end = file->size - at > size ? at + size : file->size;
+    pthread_mutex_lock(&f->lock);
+    f->counters.requests++;
+    const int rc = reading_plan(r, file, &at, end, w->reply);
+    if (!rc) read_ahead(file, begin, end);
+    const bool quick = !rc && end - begin <= SMALL && is_quick(r);
+    pthread_mutex_unlock(&f->lock);
+    if (rc) return false;
+    if (end - begin > SMALL) step_down(w);
+    if (!quick || !reading_carry_out_at_once(r, w->scratch)) {
+        step_down(w);
+        reading_carry_out(r, w->scratch);
+    }
+    pthread_mutex_lock(&f->lock);
+    const bool good = at == end && reading_succeeded(r);
+    pthread_mutex_unlock(&f->lock);
+    if (good) reply_reading(f, unique, r);
+    pthread_mutex_lock(&f->lock);
+    reading_end(r);
+    pthread_mutex_unlock(&f->lock);
+    return good;
+}
+
+static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+{
+    size_t done = 0;
+    for (int flags = RWF_NOWAIT; done < size;) {
+        struct iovec rest = {w->reply + done, size - done};
+        const ssize_t got = preadv2(file->fd, &rest, 1, (off_t)(offset + done), flags);
+        if (!got) break;
+        if (got > 0) done += (size_t)got;
+        else if (errno != EINTR && !flags) return false;
+        else if (errno != EINTR) {
+            step_down(w);
+            flags = 0;
+        }
+    }
+    if (done > SMALL) step_down(w);
+    struct iovec parts[2] = {[1] = {w->reply, done}};
+    reply(w->front, unique, parts, 2, 0);
+    return true;
+}
+
+/* Answers the read that is w->message, or gives it to the event loop, to try again and say why not. */
+static void answer(worker *w)
+{
+    brv_front *f = w->front;
+    message *m = w->message;
+    const struct fuse_in_header *in = m->buf.mem;
+    const struct fuse_read_in *read = (const void *)(in + 1);
+    const bool done = m->file->sections ? answer_archive(w, m->file, in->unique, read->offset, read->size)
+                                        : answer_plain(w, m->file, in->unique, read->offset, read->size);
+    pthread_mutex_lock(&f->lock);
+    file_end(m->file);
+    message *other = done ? NULL : take_message(f);
+    if (other) {
+        put_last(&f->last_passed, m);
+        notify(f->passing);
+        w->message = other;
+    }
+    pthread_mutex_unlock(&f->lock);
+    if (!done && !other) {
+        struct iovec parts[1];
+        reply(f, in->unique, parts, 1, ENOMEM);
+    }
+}
+
+/* ---- threads ------------------------------------------------------------------------------- */
+
+/* Takes what was received, which is for the event loop. The caller has the lock. */
+static void hand_over(worker *w)
+{
+    brv_front *f = w->front;
+    message *other = take_message(f);
+    if (!other) {
+        const struct fuse_in_header *in = request_in(&w->message->buf, w->message->result, 0);
+        struct iovec parts[1];
+        if (in && in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET) reply(f, in->unique, parts, 1, ENOMEM);
+        return;
+    }
+    put_last(&f->last_passed, w->message);
+    notify(f->passing);
+    w->message = other;
+    w->leading = f->led = false;
+    receive_on_loop(f, true);
+}
+
+static void lead(worker *w)
+{
+    brv_front *f = w->front;
+    while (w->leading) {
+        struct pollfd ready[] = {{.fd = f->device, .events = POLLIN}, {.fd = f->waking, .events = POLLIN}};
+        if (poll(ready, 2, -1) < 0) continue;
+        if (ready[1].revents) return;
+        message *m = w->message;
+        m->result = f->receive(f->session, &m->buf);
+        if (m->result == -EINTR || m->result == -EAGAIN || is_interrupt(&m->buf, m->result)) continue;
+        pthread_mutex_lock(&f->lock);
+        const bool read = (m->file = file_read_by(f, &m->buf, m->result));
+        if (!read) hand_over(w); /* and the message with it */
+        pthread_mutex_unlock(&f->lock);
+        if (read) answer(w);
+    }
+}
+
+/* The caller has the lock, here and below. */
+static void work_once(worker *w)
+{
+    brv_front *f = w->front;
+    message *m = take_first(&f->reads, &f->last_read);
+    const bool receives = f->session && !f->looping && !f->led;
+    if (m || receives) {
+        f->led |= receives;
+        w->leading = receives;
+        if (m) {
+            give_message(f, w->message);
+            w->message = m;
+        }
+        pthread_mutex_unlock(&f->lock);
+        if (m) answer(w);
+        lead(w);
+        pthread_mutex_lock(&f->lock);
+    } else if (f->offered) {
+        reading_help(f, w->scratch);
+    } else {
+        f->idle++;
+        pthread_cond_wait(&f->more, &f->lock);
+        f->idle--;
+    }
+}
+
+static void *work(void *of)
+{
+    worker *w = of;
+    pthread_mutex_lock(&w->front->lock);
+    while (!w->front->ending) work_once(w);
+    pthread_mutex_unlock(&w->front->lock);
+    return NULL;
+}
+
+static bool worker_begin(brv_front *f, worker *w)
+{
+    w->front = f;
+    w->scratch = brv_scratch_new();
+    w->message = take_message(f);
+    w->reply = mmap(NULL, REQUEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (w->reply == MAP_FAILED) w->reply = NULL;
+    return w->scratch && w->message && w->reply;
+}
+
+static void worker_end(worker *w)
+{
+    brv_scratch_free(w->scratch);
+    if (w->message) give_message(w->front, w->message);
+    if (w->reply) munmap(w->reply, REQUEST);
+}
+
+/* ---- the event loop ------------------------------------------------------------------------ */
+
+int front_attach(brv_front *f, void *session, int device, int (*receive)(void *, struct fuse_buf *), size_t known)
+{
+    pthread_mutex_lock(&f->lock);
+    f->device = device;
+    f->receive = receive;
+    f->known = known;
+    f->loop = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event from_device = {.events = EPOLLIN, .data.fd = device};
+    struct epoll_event from_threads = {.events = EPOLLIN, .data.fd = f->passing};
+    if (f->loop >= 0 && !epoll_ctl(f->loop, EPOLL_CTL_ADD, device, &from_device) &&
+        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->passing, &from_threads)) {
+        f->looping = true;
+        f->session = session;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return f->session ? f->loop : -1;
+}
+
+/* What a thread has handed over; false if there is nothing. The caller has the lock. */
+static bool receive_passed(brv_front *f, struct fuse_buf *buf, int *result)
+{
+    message *m = take_first(&f->passed, &f->last_passed);
+    if (!m) return false;
+    uint64_t one;
+    if (read(f->passing, &one, sizeof one) < 0) *result = -errno;
+    else *result = m->result;
+    swap(f, buf, &m->buf);
+    give_message(f, m);
+    return true;
+}
+
+/* Gives a read to the threads, which receive from now on; false if it is none. The caller has the lock. */
+static bool give_to_threads(brv_front *f, struct fuse_buf *buf, int result)
+{
+    brv_file *file = f->ending ? NULL : file_read_by(f, buf, result);
+    message *m = file ? take_message(f) : NULL;
+    if (!m) {
+        if (file) file_end(file);
+        return false;
+    }
+    swap(f, buf, &m->buf);
+    m->result = result;
+    m->file = file;
+    put_last(&f->last_read, m);
+    receive_on_loop(f, false);
+    pthread_cond_signal(&f->more);
+    return true;
+}
+
+int front_receive(brv_front *f, struct fuse_buf *buf)
+{
+    int result = 0;
+    pthread_mutex_lock(&f->lock);
+    const bool passed = receive_passed(f, buf, &result), looping = f->looping;
+    pthread_mutex_unlock(&f->lock);
+    if (passed) return result;
+    struct pollfd ready = {.fd = f->device, .events = POLLIN};
+    if (!looping || poll(&ready, 1, 0) != 1) return -EINTR;
+    result = f->receive(f->session, buf);
+    if (is_interrupt(buf, result)) return -EINTR;
+    pthread_mutex_lock(&f->lock);
+    if (give_to_threads(f, buf, result)) result = -EINTR;
+    pthread_mutex_unlock(&f->lock);
+    return result;
+}
+
+/* ---- for Python ---------------------------------------------------------------------------- */
+
+brv_front *brv_front_new(unsigned threads, size_t limit)
+{
+    brv_front *f = calloc(1, sizeof *f);
+    if (!f) return NULL;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->more, NULL);
+    pthread_cond_init(&f->done, NULL);
+    f->last_read = &f->reads;
+    f->last_passed = &f->passed;
+    f->loop = -1;
+    f->passing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
+    f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    f->workers = calloc(threads, sizeof *f->workers);
+    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers;
+    sigset_t all, before; /* signals are for the other threads */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; good && f->n < threads; f->n++) {
+        worker *w = &f->workers[f->n];
+        good = worker_begin(f, w) && !pthread_create(&w->thread, NULL, work, w);
+        if (!good) worker_end(w);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (good) return f;
+    f->n -= f->n > 0;
+    brv_front_free(f);
+    return NULL;
+}
+
+static void close_descriptor(int *descriptor)
+{
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+}
+
+void brv_front_end(brv_front *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->ending = true;
+    notify(f->waking);
+    pthread_cond_broadcast(&f->more);
+    pthread_mutex_unlock(&f->lock);
+    for (; f->n; f->n--) {
+        worker *w = &f->workers[f->n - 1];
+        pthread_join(w->thread, NULL);
+        worker_end(w);
+    }
+    pthread_mutex_lock(&f->lock);
+    for (message *m; (m = take_first(&f->reads, &f->last_read)); give_message(f, m)) file_end(m->file);
+    pthread_mutex_unlock(&f->lock);
+    close_descriptor(&f->loop);
+    close_descriptor(&f->passing);
+    close_descriptor(&f->waking);
+}
+
+static void free_messages(message *m)
+{
+    while (m) {
+        message *next = m->next;
+        free(m->buf.mem);
+        free(m);
+        m = next;
+    }
+}
+
+void brv_front_free(brv_front *f)
+{
+    if (!f) return;
+    brv_front_end(f);
+    free_messages(f->passed);
+    free_messages(f->unused_messages);
+    for (size_t i = 0; i < HANDLE_BUCKETS; i++)
+        while (f->handles[i]) {
+            struct handle *h = f->handles[i];
+            f->handles[i] = h->next;
+            free(h);
+        }
+    extents_end(f);
+    readings_free(f);
+    pthread_cond_destroy(&f->done);
+    pthread_cond_destroy(&f->more);
+    pthread_mutex_destroy(&f->lock);
+    free(f->workers);
+    free(f);
+}
+
+void brv_front_limit(brv_front *f, size_t limit)
+{
+    pthread_mutex_lock(&f->lock);
+    f->limit = limit;
+    extents_shrink(f);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void brv_front_count(brv_front *f, brv_counters *counters)
+{
+    pthread_mutex_lock(&f->lock);
+    *counters = f->counters;
+    counters->cached_bytes = f->held;
+    pthread_mutex_unlock(&f->lock);
+}
+
+int brv_front_handle(brv_front *f, uint64_t number, brv_file *file)
+{
+    pthread_mutex_lock(&f->lock);
+    struct handle **at = &f->handles[number % HANDLE_BUCKETS];
+    while (*at && (*at)->number != number) at = &(*at)->next;
+    struct handle *h = *at;
+    if (!h && file) {
+        h = *at = calloc(1, sizeof *h);
+        if (h) h->number = number;
+    }
+    if (h && file) h->file = file;
+    else if (h) {
+        *at = h->next;
+        free(h);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return h || !file ? 0 : BRV_NO_MEMORY;
+}

@@ -1,0 +1,177 @@
+/* What extents.c, reading.c, front.c and interpose.c share: docs/design/mount.md tells how they work together. */
+#ifndef BREVIS_FRONT_H
+#define BREVIS_FRONT_H
+
+#include <pthread.h>
+
+#include "internal.h"
+
+/* The largest read that is answered in one piece, in bytes: the largest that the kernel sends. */
+enum { REQUEST = 1 << 20 };
+
+/* Extents have memory of a power of two from 4 KiB to 1 MiB. */
+enum { SMALLEST_EXTENT = 4 << 10, EXTENT_CLASSES = 9, LARGEST_EXTENT = SMALLEST_EXTENT << (EXTENT_CLASSES - 1) };
+
+/* Steps of a reading at most; and bytes that one step decodes to where they are wanted, so that threads can share. */
+enum { STEPS = 128, STEP_BYTES = 256 << 10 };
+
+enum { FILE_BUCKETS = 256, HANDLE_BUCKETS = 1024, STREAMS = 16 };
+
+enum extent_state { DECODING, READY, FAILED };
+
+/* [begin, begin + size) of a file, decoded: a block, or a part of one that is larger than LARGEST_EXTENT. Its memory,
+ * `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `unasked` of its bytes
+ * were not asked for yet; `ahead`: none were, and it was decoded at the time `born` because they soon would be. */
+typedef struct extent {
+    brv_file *file;
+    uint64_t begin, born;
+    uint32_t size, unasked, pins;
+    uint8_t state, class;
+    bool ahead;
+    uint8_t *bytes;
+    struct extent *next;           /* of its bucket, or of those that are free */
+    struct extent *older, *newer;
+} extent;
+
+/* By when they were used last. */
+typedef struct {
+    extent *oldest, *newest;
+} aged;
+
+/* A run of reads each of which begins about where another ended. It has read up to `next`, `run` bytes in a row; what
+ * it needs is being decoded up to `ahead`. `used` tells when it went on last. */
+typedef struct {
+    uint64_t next, run, ahead, used;
+} stream;
+
+/* A file that is open, or of which extents are left. Without sections it is a plain one, read as it is. */
+struct brv_file {
+    brv_front *front;
+    brv_file *next; /* of its bucket */
+    uint64_t identity[5];
+    bool open;
+    size_t extents;
+    unsigned readings; /* that are under way */
+    int fd;
+    uint64_t size;
+    const int64_t *offsets; /* of the sections */
+    size_t sections;
+    const brv_part **parts; /* of each section that is prepared; what they have for lo and hi is not used */
+    stream streams[STREAMS];
+};
+
+/* A step of a reading: `part` is decoded to `extent`, if there is one, else to `out`. `skip` and `bytes` say what the
+ * reading wants of the extent. `mine`: it is for this reading to decode, and has not been. */
+typedef struct {
+    brv_part part;
+    extent *extent;
+    uint8_t *out;
+    uint32_t skip, bytes;
+    bool mine;
+} step;
+
+/* How a range of a file is read: for a request, or `ahead` of requests. `todo` steps are to be decoded, those before
+ * `next` were begun. While it is `offered`, threads without other work help. */
+typedef struct reading {
+    brv_file *file;
+    unsigned n, next, todo, helpers;
+    bool offered, ahead;
+    brv_status status; /* of the first step that failed */
+    struct reading *more;
+    step steps[STEPS];
+} reading;
+
+/* libfuse's: the last member only since its version 3.17. */
+struct fuse_buf {
+    size_t size;
+    int flags;
+    void *mem;
+    int fd;
+    off_t pos;
+    size_t mem_size;
+};
+
+struct brv_front {
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t more;  /* for threads without work */
+    pthread_cond_t done;  /* for those that wait for another's decode, or for readings to end */
+    brv_counters counters;
+    bool ending;
+
+    /* extents.c */
+    size_t limit, held, held_ahead; /* bytes of memory that extents may have, have, and have that are ahead */
+    extent **buckets;
+    size_t mask;
+    extent *spare[EXTENT_CLASSES], *cold[EXTENT_CLASSES]; /* free ones, with and without memory */
+    struct slab *slabs;
+    aged used, ahead;
+
+    /* reading.c */
+    brv_file *files[FILE_BUCKETS];
+    uint64_t now; /* counts reads */
+    reading *offered, *unused_readings;
+
+    /* front.c */
+    struct handle *handles[HANDLE_BUCKETS];
+    struct message *reads, **last_read, *passed, **last_passed, *unused_messages;
+    int (*receive)(void *session, struct fuse_buf *buf);
+    void *session;
+    size_t known;             /* bytes of a fuse_buf */
+    bool led, looping;        /* a thread receives; the event loop does */
+    int device, loop, passing, waking; /* descriptors: the last two are eventfds, `loop` is an epoll's */
+    unsigned idle, n;
+    struct worker *workers;
+};
+
+/* ---- extents.c: all with the lock held ----------------------------------------------------- */
+
+bool extents_begin(brv_front *f, size_t limit);
+void extents_end(brv_front *f);
+extent *extent_find(const brv_front *f, const brv_file *file, uint64_t begin);
+/* A new one, DECODING; NULL if there is no memory for it that is not in use. */
+extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead);
+/* So many of its bytes are asked for. */
+void extent_ask(brv_front *f, extent *x, uint32_t bytes);
+/* Decoding it has ended; one that FAILED is not found any more. */
+void extent_decoded(brv_front *f, extent *x, enum extent_state state);
+/* One user less. What was asked for in full is in the kernel's page cache: its memory is for what comes next. */
+void extent_unpin(brv_front *f, extent *x);
+/* Lets go of what takes the extents over their limit, as far as it is not in use. */
+void extents_shrink(brv_front *f);
+/* Whether so many bytes more may be decoded ahead. What was decoded ahead long ago and never asked for makes room. */
+bool extents_room_ahead(brv_front *f, size_t bytes);
+
+/* ---- reading.c ----------------------------------------------------------------------------- */
+
+/* Plans the reading of [*at, end), or of what comes first of it, to out, and moves *at. The caller has the lock. 0, or
+ * BRV_UNPREPARED with the section in r->status. */
+int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out);
+/* Has decoded what the reader of [begin, end) will want next. The caller has the lock. */
+void read_ahead(brv_file *file, uint64_t begin, uint64_t end);
+/* Decodes what is to be decoded, with the help of idle threads, and waits for what others decode. Takes the lock. */
+void reading_carry_out(reading *r, brv_scratch *s);
+/* As reading_carry_out, alone and without waiting; false if that cannot be. Takes the lock. */
+bool reading_carry_out_at_once(reading *r, brv_scratch *s);
+/* Whether all of it has been decoded. The caller has the lock. */
+bool reading_succeeded(const reading *r);
+/* It is done with its extents. The caller has the lock. */
+void reading_end(reading *r);
+/* Helps with the reading that was offered first. The caller has the lock. */
+void reading_help(brv_front *f, brv_scratch *s);
+/* Between these a file's parts and descriptor stay. The caller has the lock. */
+void file_begin(brv_file *file);
+void file_end(brv_file *file);
+/* Frees a file that is not open and of which nothing is left. The caller has the lock. */
+void file_free_if_unused(brv_file *file);
+/* Frees all that reading.c keeps; after extents_end. */
+void readings_free(brv_front *f);
+
+/* ---- front.c ------------------------------------------------------------------------------- */
+
+/* Requests of the session come from `device`, by `receive`. Returns a descriptor that is readable when front_receive
+ * has something, -1 if there is none. `known` bytes of a fuse_buf are in use. */
+int front_attach(brv_front *f, void *session, int device, int (*receive)(void *, struct fuse_buf *), size_t known);
+/* What fuse_session_receive_buf does, for what is not answered by threads. */
+int front_receive(brv_front *f, struct fuse_buf *buf);
+
+#endif

@@ -1,0 +1,473 @@
+/* How a range of an archive is read: from extents that are there, and by steps that any thread can decode.
+ *
+ * Blocks that a request wants whole are decoded to where it wants them and not kept, for the kernel will have them.
+ * Blocks that it wants a part of are kept, as extents. What a reader will want next is decoded to extents, all of it.
+ * An extent is decoded once however many ask. */
+#define _GNU_SOURCE
+#include "front.h"
+
+/* How far ahead of a reader is decoded, in bytes, and after how many in a row: more than one read of 1 MiB that does not
+ * begin at a page. And what is decoded ahead in one piece. */
+enum { MOST_AHEAD = 4 << 20, ONE_READ = REQUEST + 4096, AHEAD_BYTES = 512 << 10 };
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+void file_begin(brv_file *file) { file->readings++; }
+
+void file_end(brv_file *file)
+{
+    if (!--file->readings) pthread_cond_broadcast(&file->front->done);
+}
+
+void file_free_if_unused(brv_file *file)
+{
+    if (file->open || file->extents) return;
+    brv_file **at = &file->front->files[file->identity[1] % FILE_BUCKETS];
+    while (*at != file) at = &(*at)->next;
+    *at = file->next;
+    free(file);
+}
+
+/* One that was open before and of which extents are left, or a new one. The caller has the lock. */
+static brv_file *file_of(brv_front *f, const uint64_t identity[5])
+{
+    brv_file **bucket = &f->files[identity[1] % FILE_BUCKETS], *file = *bucket;
+    while (file && (file->open || memcmp(file->identity, identity, sizeof file->identity))) file = file->next;
+    if (file || !(file = calloc(1, sizeof *file))) return file;
+    memcpy(file->identity, identity, sizeof file->identity);
+    file->front = f;
+    file->next = *bucket;
+    *bucket = file;
+    return file;
+}
+
+brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,
+                        size_t sections)
+{
+    const brv_part **parts = calloc(sections ? sections : 1, sizeof *parts);
+    if (!parts) return NULL;
+    pthread_mutex_lock(&f->lock);
+    brv_file *file = file_of(f, identity);
+    if (file) {
+        file->open = true;
+        file->fd = fd;
+        file->size = size;
+        file->offsets = offsets;
+        file->sections = sections;
+        file->parts = parts;
+        memset(file->streams, 0, sizeof file->streams);
+    } else free(parts);
+    pthread_mutex_unlock(&f->lock);
+    return file;
+}
+
+void brv_file_prepare(brv_file *file, size_t section, const brv_part *part)
+{
+    pthread_mutex_lock(&file->front->lock);
+    file->parts[section] = part;
+    pthread_mutex_unlock(&file->front->lock);
+}
+
+static void cancel_ahead(brv_file *file);
+
+int brv_file_clear(brv_file *file, int wait)
+{
+    brv_front *f = file->front;
+    pthread_mutex_lock(&f->lock);
+    memset(file->parts, 0, file->sections * sizeof *file->parts);
+    cancel_ahead(file);
+    while (wait && file->readings) pthread_cond_wait(&f->done, &f->lock);
+    const bool clear = !file->readings;
+    pthread_mutex_unlock(&f->lock);
+    return clear;
+}
+
+void brv_file_close(brv_file *file)
+{
+    brv_front *f = file->front;
+    brv_file_clear(file, true);
+    pthread_mutex_lock(&f->lock);
+    free(file->parts);
+    file->parts = NULL;
+    file->open = false;
+    file_free_if_unused(file);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- planning ------------------------------------------------------------------------------ */
+
+static size_t section_at(const brv_file *file, uint64_t offset)
+{
+    size_t lo = 0, hi = file->sections;
+    while (hi - lo > 1) {
+        const size_t middle = lo + (hi - lo) / 2;
+        if ((uint64_t)file->offsets[middle] <= offset) lo = middle;
+        else hi = middle;
+    }
+    return lo;
+}
+
+/* Whether the sections that steps can be made of are prepared. */
+static bool is_prepared(reading *r, const brv_file *file, uint64_t at, uint64_t end)
+{
+    const size_t first = section_at(file, at);
+    for (size_t s = first; s < file->sections && (uint64_t)file->offsets[s] < end && s < first + STEPS; s++)
+        if (!file->parts[s]) {
+            r->status = (brv_status){.code = BRV_UNPREPARED, .node = -1, .block = s, .what = "not prepared"};
+            return false;
+        }
+    return true;
+}
+
+/* The extent around byte lo of a section of `total` bytes: [*begin, *end) of the section. */
+static void around(const brv_part *part, uint64_t total, uint64_t lo, uint64_t *begin, uint64_t *end)
+{
+    const brv_program *p = part->section->program;
+    const uint64_t block = (uint64_t)p->block / 8 * p->bits, first = lo / block * block;
+    const uint64_t last = first + block < total ? first + block : total;
+    *begin = lo - (lo - first) % LARGEST_EXTENT;
+    *end = *begin + LARGEST_EXTENT < last ? *begin + LARGEST_EXTENT : last;
+}
+
+static step *new_step(reading *r, const brv_part *part, uint64_t lo, uint64_t hi)
+{
+    step *s = &r->steps[r->n++];
+    *s = (step){.part = *part};
+    s->part.lo = lo;
+    s->part.hi = hi;
+    return s;
+}
+
+/* Bytes lo to hi of a section, which are to be decoded to out; with the step before if that is not too much. */
+static void plan_bytes(reading *r, const brv_part *part, uint64_t lo, uint64_t hi, uint8_t *out)
+{
+    step *last = r->n ? &r->steps[r->n - 1] : NULL;
+    if (last && !last->extent && last->part.section == part->section && last->part.hi == lo &&
+        hi - last->part.lo <= STEP_BYTES) {
+        last->part.hi = hi;
+        return;
+    }
+    last = new_step(r, part, lo, hi);
+    last->out = out;
+    last->mine = true;
+}
+
+static step *plan_extent(reading *r, const brv_part *part, extent *x, uint64_t lo, uint64_t hi, bool mine)
+{
+    step *s = new_step(r, part, lo, hi);
+    s->extent = x;
+    s->mine = mine;
+    x->pins++;
+    return s;
+}
+
+/* One extent or less: bytes lo to hi of a section that starts at `start`. */
+static void plan_one(reading *r, const brv_part *part, uint64_t start, uint64_t begin, uint64_t end, uint64_t lo,
+                     uint64_t hi, uint8_t *out)
+{
+    brv_front *f = r->file->front;
+    extent *x = extent_find(f, r->file, start + begin);
+    const bool present = x, keep = r->ahead || hi - lo < end - begin;
+    if (!x && keep && end - begin >= SMALLEST_EXTENT)
+        x = extent_add(r->file, start + begin, (uint32_t)(end - begin), r->ahead);
+    if (r->ahead) {
+        if (x && !present) plan_extent(r, part, x, begin, end, true);
+    } else if (x) {
+        step *s = plan_extent(r, part, x, begin, end, !present);
+        s->out = out;
+        s->skip = (uint32_t)(lo - begin);
+        s->bytes = (uint32_t)(hi - lo);
+        extent_ask(f, x, s->bytes);
+        if (present) *(x->state == READY ? &f->counters.found : &f->counters.joined) += 1;
+    } else plan_bytes(r, part, lo, hi, out);
+}
+
+int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out)
+{
+    r->file = file;
+    r->n = r->next = r->todo = r->helpers = 0;
+    r->offered = false;
+    r->status = (brv_status){.node = -1};
+    if (!is_prepared(r, file, *at, end)) return BRV_UNPREPARED;
+    size_t s = section_at(file, *at);
+    while (*at < end && r->n < STEPS) {
+        const uint64_t start = (uint64_t)file->offsets[s];
+        const uint64_t total = (s + 1 < file->sections ? (uint64_t)file->offsets[s + 1] : file->size) - start;
+        const uint64_t lo = *at - start, most = end - start < total ? end - start : total;
+        uint64_t from, to;
+        around(file->parts[s], total, lo, &from, &to);
+        const uint64_t hi = to < most ? to : most;
+        plan_one(r, file->parts[s], start, from, to, lo, hi, out);
+        if (out) out += hi - lo;
+        *at += hi - lo;
+        s += hi == total;
+    }
+    for (unsigned i = 0; i < r->n; i++) r->todo += r->steps[i].mine;
+    *(r->ahead ? &file->front->counters.ahead : &file->front->counters.decoded) += r->todo;
+    return 0;
+}
+
+/* ---- decoding ------------------------------------------------------------------------------ */
+
+/* The next step that is to be decoded, NULL if all have been begun. The caller has the lock. */
+static step *next_step(reading *r)
+{
+    while (r->next < r->n && !r->steps[r->next].mine) r->next++;
+    return r->next < r->n ? &r->steps[r->next++] : NULL;
+}
+
+static int decode(const reading *r, const step *of, brv_scratch *s, bool at_once, brv_status *st)
+{
+    return brv_read(r->file->fd, &of->part, 1, s, of->extent ? of->extent->bytes : of->out, at_once, st);
+}
+
+/* A step has been decoded, or has failed. The caller has the lock. */
+static void step_done(reading *r, step *of, const brv_status *st)
+{
+    brv_front *f = r->file->front;
+    of->mine = false;
+    r->todo--;
+    if (st->code && !r->status.code) r->status = *st;
+    f->counters.failed += st->code && st->code != BRV_UNPREPARED;
+    if (!of->extent) return;
+    extent_decoded(f, of->extent, st->code ? FAILED : READY);
+    if (of->extent->pins > 1) pthread_cond_broadcast(&f->done);
+}
+
+/* Decodes the steps that nobody else does. The caller has the lock. */
+static void take_part(reading *r, brv_scratch *s)
+{
+    brv_front *f = r->file->front;
+    for (step *of; (of = next_step(r));) {
+        brv_status st;
+        pthread_mutex_unlock(&f->lock);
+        decode(r, of, s, false, &st);
+        pthread_mutex_lock(&f->lock);
+        step_done(r, of, &st);
+    }
+}
+
+/* For requests before what is decoded ahead. The caller has the lock. */
+static void offer(reading *r)
+{
+    brv_front *f = r->file->front;
+    reading **at = &f->offered;
+    while (*at && (r->ahead || !(*at)->ahead)) at = &(*at)->more;
+    r->more = *at;
+    *at = r;
+    r->offered = true;
+    const unsigned most = r->todo - !r->ahead;
+    for (unsigned i = 0; i < most && i < f->idle; i++) pthread_cond_signal(&f->more);
+}
+
+static void withdraw(reading *r)
+{
+    if (!r->offered) return;
+    reading **at = &r->file->front->offered;
+    while (*at != r) at = &(*at)->more;
+    *at = r->more;
+    r->offered = false;
+}
+
+void reading_carry_out(reading *r, brv_scratch *s)
+{
+    brv_front *f = r->file->front;
+    pthread_mutex_lock(&f->lock);
+    if (r->todo > 1) offer(r);
+    take_part(r, s);
+    withdraw(r);
+    while (r->helpers) pthread_cond_wait(&f->done, &f->lock);
+    for (unsigned i = 0; i < r->n; i++)
+        while (r->steps[i].extent && r->steps[i].extent->state == DECODING) {
+            if (f->offered) reading_help(f, s);
+            else pthread_cond_wait(&f->done, &f->lock);
+        }
+    pthread_mutex_unlock(&f->lock);
+}
+
+bool reading_carry_out_at_once(reading *r, brv_scratch *s)
+{
+    brv_front *f = r->file->front;
+    for (unsigned i = 0; i < r->n; i++) {
+        step *of = &r->steps[i];
+        brv_status st;
+        if (!of->mine) continue;
+        if (decode(r, of, s, true, &st)) return false;
+        pthread_mutex_lock(&f->lock);
+        step_done(r, of, &st);
+        pthread_mutex_unlock(&f->lock);
+    }
+    return true;
+}
+
+bool reading_succeeded(const reading *r)
+{
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->steps[i].extent && r->steps[i].extent->state != READY) return false;
+    return !r->status.code;
+}
+
+void reading_end(reading *r)
+{
+    for (unsigned i = 0; i < r->n; i++)
+        if (r->steps[i].extent) extent_unpin(r->file->front, r->steps[i].extent);
+}
+
+static void reading_unused(brv_front *f, reading *r)
+{
+    r->more = f->unused_readings;
+    f->unused_readings = r;
+}
+
+/* A reading ahead is nobody's: who leaves it last ends it. */
+static void leave(reading *r)
+{
+    brv_front *f = r->file->front;
+    if (r->helpers) return;
+    if (!r->ahead) {
+        pthread_cond_broadcast(&f->done);
+        return;
+    }
+    reading_end(r);
+    file_end(r->file);
+    reading_unused(f, r);
+}
+
+void reading_help(brv_front *f, brv_scratch *s)
+{
+    reading *r = f->offered;
+    r->helpers++;
+    take_part(r, s);
+    withdraw(r);
+    r->helpers--;
+    leave(r);
+}
+
+void readings_free(brv_front *f)
+{
+    while (f->unused_readings) {
+        reading *r = f->unused_readings;
+        f->unused_readings = r->more;
+        free(r);
+    }
+    for (size_t i = 0; i < FILE_BUCKETS; i++)
+        while (f->files[i]) {
+            brv_file *file = f->files[i];
+            f->files[i] = file->next;
+            free(file->parts);
+            free(file);
+        }
+}
+
+/* ---- decoding ahead ------------------------------------------------------------------------ */
+
+/* The stream that a read belongs to: it can be the reader's next one, or one that the next overtook. */
+static stream *follow(brv_file *file, uint64_t begin, uint64_t end)
+{
+    stream *s = NULL, *oldest = file->streams;
+    for (stream *t = file->streams; t < file->streams + STREAMS; t++) {
+        if (t->run && begin + 2 * REQUEST >= t->next && begin <= t->next + REQUEST) s = t;
+        if (t->used < oldest->used) oldest = t;
+    }
+    if (!s) {
+        s = oldest;
+        *s = (stream){.next = begin, .ahead = begin};
+    }
+    const uint64_t gone = end > s->next ? end - s->next : 0;
+    s->run += gone < end - begin ? gone : end - begin;
+    s->next += gone;
+    if (s->ahead < s->next) s->ahead = s->next;
+    s->used = file->front->now;
+    return s;
+}
+
+/* Begins a reading ahead of [*at, end); false if it cannot be read. */
+static bool begin_ahead(brv_file *file, uint64_t *at, uint64_t end)
+{
+    brv_front *f = file->front;
+    reading *r = f->unused_readings;
+    if (r) f->unused_readings = r->more;
+    else if (!(r = malloc(sizeof *r))) return false;
+    r->ahead = true;
+    if (reading_plan(r, file, at, end, NULL)) {
+        reading_unused(f, r);
+        return false;
+    }
+    file_begin(file);
+    if (r->todo) offer(r);
+    else leave(r);
+    return true;
+}
+
+void read_ahead(brv_file *file, uint64_t begin, uint64_t end)
+{
+    brv_front *f = file->front;
+    f->now++;
+    stream *s = follow(file, begin, end);
+    if (s->run <= ONE_READ || f->ending) return;
+    const uint64_t far = s->next + (s->run < MOST_AHEAD ? s->run : MOST_AHEAD);
+    const uint64_t target = far < file->size ? far : file->size;
+    while (s->ahead < target && extents_room_ahead(f, 2 * AHEAD_BYTES)) {
+        const uint64_t stop = s->ahead + AHEAD_BYTES < file->size ? s->ahead + AHEAD_BYTES : file->size;
+        if (!begin_ahead(file, &s->ahead, stop)) return;
+    }
+}
+
+/* What was to be decoded ahead of a file, and has not been begun, fails. The caller has the lock. */
+static void cancel_ahead(brv_file *file)
+{
+    static const brv_status cancelled = {.code = BRV_UNPREPARED, .node = -1, .what = "the archive is being closed"};
+    brv_front *f = file->front;
+    for (reading **at = &f->offered; *at;) {
+        reading *r = *at;
+        if (r->file != file || !r->ahead) {
+            at = &r->more;
+            continue;
+        }
+        withdraw(r);
+        for (step *of; (of = next_step(r));) step_done(r, of, &cancelled);
+        leave(r);
+    }
+}
+
+/* ---- for who waits ------------------------------------------------------------------------- */
+
+/* Puts what is in extents where it is wanted. */
+static void collect(const reading *r)
+{
+    for (unsigned i = 0; i < r->n; i++) {
+        const step *s = &r->steps[i];
+        if (s->extent) memcpy(s->out, s->extent->bytes + s->skip, s->bytes);
+    }
+}
+
+int brv_file_read(brv_file *file, uint64_t offset, size_t size, uint8_t *out, brv_scratch *s)
+{
+    brv_front *f = file->front;
+    reading *r = calloc(1, sizeof *r);
+    if (!r) return BRV_NO_MEMORY;
+    const uint64_t end = offset + size;
+    int rc = 0;
+    pthread_mutex_lock(&f->lock);
+    file_begin(file);
+    read_ahead(file, offset, end);
+    while (!rc && offset < end) {
+        const uint64_t from = offset;
+        rc = reading_plan(r, file, &offset, end, out);
+        if (rc) break;
+        pthread_mutex_unlock(&f->lock);
+        reading_carry_out(r, s);
+        pthread_mutex_lock(&f->lock);
+        if (reading_succeeded(r)) {
+            pthread_mutex_unlock(&f->lock);
+            collect(r);
+            pthread_mutex_lock(&f->lock);
+        } else rc = r->status.code ? r->status.code : BRV_PAYLOAD;
+        reading_end(r);
+        out += offset - from;
+    }
+    file_end(file);
+    pthread_mutex_unlock(&f->lock);
+    free(r);
+    return rc;
+}

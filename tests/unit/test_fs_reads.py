@@ -1,0 +1,315 @@
+"""Reads that Python answers, through the cache that it shares with the front: right bytes, bounded memory."""
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+
+import pytest
+import trio
+from pyfuse3 import FUSEError
+
+from brevisfs.archive import Reader
+from brevisfs.fs._backing import Backing
+from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
+from brevisfs.fs._tuning import REQUEST
+from brevisfs.store import Identity, Kind
+from tests.archives import assemble, encoded, opened
+from tests.stores import noise, raw_archive
+
+BLOCK = 128 * 1024
+
+
+class Setting:
+    """Reads, with archives to read."""
+
+    def __init__(self, budget: int, held: ExitStack) -> None:
+        self.reads = Reads(budget, 2, Reader)
+        held.callback(self.reads.front.end)
+        self._held = held
+
+    async def open(self, archive: bytes) -> Backing:
+        return await self.adopt(os.dup(self._held.enter_context(opened(archive))))
+
+    async def adopt(self, file: int) -> Backing:
+        opened = Backing("m.brv", Kind.ARCHIVE, Identity.of(os.fstat(file)), file)
+        return await self.reads.backings.adopt(opened)
+
+    async def read(self, backing: Backing, offset: int, size: int) -> bytes:
+        return bytes(await self.reads.read(backing, offset, size))
+
+    async def closed(self) -> None:
+        """Waits until all files are: what comes after a read may still be being prepared."""
+        while len(self.reads.backings):
+            await trio.lowlevel.checkpoint()
+
+    def count(self, name: str) -> int:
+        return self.reads.counters()[name]
+
+
+def run(test: Callable[[Setting], Awaitable[None]], budget: int = SMALLEST_BUDGET) -> None:
+    async def limited() -> None:
+        with ExitStack() as held, trio.fail_after(100):
+            setting = Setting(budget, held)
+            await test(setting)
+            for backing in list(setting.reads.backings._open):
+                setting.reads.backings.release(backing)
+            await setting.closed()
+
+    trio.run(limited)
+
+
+def archive_of(*sections: bytes, block: int = BLOCK) -> bytes:
+    return raw_archive(sections, block)
+
+
+DATA = noise(5 * BLOCK + 12_345)
+ARCHIVE = archive_of(DATA[:100], DATA[100:])
+
+
+def test_any_range() -> None:
+    async def test(s: Setting) -> None:
+        backing = await s.open(ARCHIVE)
+        ends = [0, 1, 99, 100, 511, BLOCK, BLOCK + 100, 3 * BLOCK, len(DATA) - 1, len(DATA), len(DATA) + 9]
+        for begin in ends:
+            for size in (0, 1, 4096, BLOCK, BLOCK + 1, REQUEST, len(DATA) + 1):
+                assert await s.read(backing, begin, size) == DATA[begin : begin + size]
+        assert s.count("failed") == 0
+
+    run(test)
+
+
+def test_what_is_decoded_outlives_the_handles() -> None:
+    async def test(s: Setting) -> None:
+        backing = await s.open(ARCHIVE)
+        file = os.dup(backing.file)
+        await s.read(backing, 200, 10)
+        s.reads.backings.release(backing)
+        await s.closed()
+        backing = await s.adopt(file)
+        assert await s.read(backing, 300, 10) == DATA[300:310]
+        assert (s.count("decoded"), s.count("found"), s.count("requests")) == (1, 1, 2)
+
+    run(test)
+
+
+def test_however_many_readers_one_decode() -> None:
+    async def test(s: Setting) -> None:
+        backing = await s.open(ARCHIVE)
+
+        async def one(offset: int) -> None:
+            assert await s.read(backing, offset, 1000) == DATA[offset : offset + 1000]
+
+        async with trio.open_nursery() as nursery:
+            for offset in range(200, 208):
+                nursery.start_soon(one, offset)
+        assert s.count("decoded") == 1
+        assert s.count("found") + s.count("joined") == 7
+
+    run(test)
+
+
+def test_a_damaged_block_costs_its_bytes_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    sections = [noise(4 * BLOCK, 1), noise(2 * BLOCK, 2)]
+    whole = b"".join(sections)
+    bad = bytearray(archive_of(*sections))
+    bad[bad.index(whole[2 * BLOCK : 2 * BLOCK + 50]) + 7] ^= 1
+    lost = range(2 * BLOCK, 3 * BLOCK)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(bytes(bad))
+        for begin, size in ((lost.start, 1), (lost.stop - 1, 100), (0, REQUEST), (lost.start - 9, 10)):
+            with pytest.raises(FUSEError) as caught:
+                await s.read(backing, begin, size)
+            assert caught.value.errno == errno.EIO
+        for begin, end in ((0, lost.start), (lost.stop, len(whole))):
+            assert await s.read(backing, begin, end - begin) == whole[begin:end]
+        assert s.count("failed") > 0
+
+    run(test)
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["m.brv"]
+
+
+def test_a_damaged_program_costs_its_section(caplog: pytest.LogCaptureFixture) -> None:
+    sections = [noise(1000, number) for number in range(3)]
+    bad = bytearray(archive_of(*sections))
+    bad[bad.index(sections[1]) - 8] ^= 1  # in its program
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(bytes(bad))
+        assert await s.read(backing, 0, 1000) == sections[0]
+        with pytest.raises(FUSEError):
+            await s.read(backing, 1999, 2)
+        assert await s.read(backing, 2000, 5000) == sections[2]
+
+    run(test)
+    assert len(caplog.records) == 1
+
+
+def test_the_budget_holds() -> None:
+    data = noise(96 << 20)
+    archive = archive_of(data)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        most = 0
+
+        async def one(start: int) -> None:
+            nonlocal most
+            for step in range(16):
+                begin = (start * 67 + step * 9) % 700 * BLOCK + 77
+                assert await s.read(backing, begin, REQUEST) == data[begin : begin + REQUEST]
+                most = max(most, s.count("cached_bytes") + s.reads.backings.memory)
+
+        async with trio.open_nursery() as nursery:
+            for start in range(40):
+                nursery.start_soon(one, start)
+        assert SMALLEST_BUDGET // 2 < most <= SMALLEST_BUDGET
+
+    run(test)
+
+
+def test_the_least_recently_used_goes() -> None:
+    data = noise(64 << 20)
+    archive = archive_of(data)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        await s.read(backing, 0, 1)
+        for begin in range(BLOCK, len(data), BLOCK):
+            await s.read(backing, begin, 1)
+            assert await s.read(backing, 5, 1) == data[5:6]
+        blocks = len(data) // BLOCK
+        assert s.count("decoded") == blocks
+        await s.read(backing, len(data) - 1, 1)
+        assert s.count("decoded") == blocks
+        assert await s.read(backing, BLOCK, 1) == data[BLOCK : BLOCK + 1]
+        assert s.count("decoded") == blocks + 1
+
+    run(test)
+
+
+def test_extents_of_any_size_share_the_budget() -> None:
+    sizes = [4096 << power for power in range(9)] * 4
+    sections = [noise(size, number) for number, size in enumerate(sizes)]
+    whole = b"".join(sections)
+    archive = archive_of(*sections, block=1 << 20)
+    chance = random.Random(1)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        for _ in range(600):
+            begin = chance.randrange(len(whole))
+            assert await s.read(backing, begin, 100) == whole[begin : begin + 100]
+            assert s.count("cached_bytes") <= SMALLEST_BUDGET
+
+    run(test)
+
+
+def test_what_a_reader_needs_next_is_decoded_ahead_once_and_then_let_go() -> None:
+    data = noise(32 << 20)
+    archive = archive_of(data[:5000], data[5000:])
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        for begin in range(0, len(data), REQUEST):
+            assert await s.read(backing, begin, REQUEST) == data[begin : begin + REQUEST]
+        blocks = len(data) // BLOCK
+        assert s.count("ahead") > blocks * 3 // 4
+        assert s.count("ahead") + s.count("decoded") <= blocks + 8
+        assert s.count("cached_bytes") <= 12 << 20
+
+    run(test, 8 * SMALLEST_BUDGET)
+
+
+def test_readers_side_by_side_are_each_read_ahead_for() -> None:
+    data = noise(48 << 20)
+    archive = archive_of(data)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        for step in range(12):
+            for reader in range(4):
+                begin = reader * (12 << 20) + step * REQUEST
+                assert await s.read(backing, begin, REQUEST) == data[begin : begin + REQUEST]
+        assert s.count("ahead") > len(data) // BLOCK // 2
+
+    run(test, 8 * SMALLEST_BUDGET)
+
+
+def test_reads_here_and_there_decode_no_more_than_they_need() -> None:
+    data = noise(32 << 20)
+    archive = archive_of(data)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        for step in range(200):
+            begin = (step * 77 % 250 + 1) * BLOCK + 5000
+            assert await s.read(backing, begin, 4096) == data[begin : begin + 4096]
+        assert (s.count("ahead"), s.count("decoded")) == (0, 200)
+
+    run(test)
+
+
+def test_a_range_of_many_small_sections() -> None:
+    sections = [noise(16 + number % 7, number) for number in range(3000)]
+    whole = b"".join(sections)
+    archive = archive_of(*sections, block=64)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        assert await s.read(backing, 0, len(whole)) == whole
+        assert await s.read(backing, 3, len(whole)) == whole[3:]
+        assert s.count("cached_bytes") == 0
+
+    run(test)
+
+
+def test_programs_go_when_they_take_too_much() -> None:
+    # A table of symbols of 16 bits takes memory, so many sections do.
+    sections = [noise(128, number) for number in range(100)]
+    whole = b"".join(sections)
+    archive = assemble([encoded("Lit huffman(max=11, streams=1)", 16, section, 64) for section in sections])
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        assert backing.reader is not None
+        most = 0
+        for begin in range(0, len(whole), 128):
+            assert await s.read(backing, begin, 128) == whole[begin : begin + 128]
+            most = max(most, s.reads.backings.memory)
+        assert most <= SMALLEST_BUDGET // 2
+        assert backing.reader.memory < most
+
+    run(test)
+
+
+def test_programs_may_go_at_any_time() -> None:
+    data = noise(4 << 20)
+    archive = archive_of(*(data[begin : begin + (1 << 18)] for begin in range(0, len(data), 1 << 18)))
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        reader = backing.reader
+        assert reader is not None
+        stop = threading.Event()
+
+        def drop() -> None:
+            while not stop.is_set():
+                reader.drop_programs()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, drop)
+            for step in range(60):
+                begin = step * 99_991 % len(data)
+                assert await s.read(backing, begin, 300_000) == data[begin : begin + 300_000]
+            stop.set()
+
+    run(test)
+
+
+def test_too_small_a_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="below the least"):
+        Reads(SMALLEST_BUDGET - 1, 1, Reader)
