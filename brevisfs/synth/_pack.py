@@ -201,9 +201,7 @@ class _Planner:
                 self._prior = learn(list(sections(self._layout)), self.source, self._profile)
             return self._prior
 
-    def plan_near(
-        self, cut: Cut, source: _FileSource, other: Cut, number: int, target: Future[Plan]
-    ) -> Plan:
+    def plan_near(self, cut: Cut, source: _FileSource, other: Cut, number: int, target: Future[Plan]) -> Plan:
         """The plan for a section much like `other`, section `number`: as it is, or as the differences."""
         alone, known = self.plan(cut, source), target.result()
         differences = _Differences(source, self.source(other))
