@@ -26,8 +26,8 @@ LONGEST_RECORD = 64
 RECORD_BYTES = 1 << 14
 RECORD_RUNS, GLANCE_BYTES, RUN_BYTES = 8, 1 << 12, 1 << 14
 RECORD_GAIN = 0.005
-"""How much simpler bytes must look by their place in a record, or in a longer one, to be taken as such. Half as
-much at a glance, or nothing else is looked at."""
+"""How much simpler bytes must look by their place in a record, or in a longer one, to be taken as such. At a
+glance half as much must show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ TRIAL_BYTES = 1 << 18
 """Bytes compressed to price zstd for one field."""
 
 QUICK_LEVEL, CLOSE_LEVEL = 6, 15
-"""The levels of trials. 19, at which blocks are encoded, takes twenty times as long as the former and saves 0.5 %
-of most words, but a third of some that recur at a distance; the latter finds that in half the time."""
+"""The levels of trials. 19, at which blocks are encoded, takes twenty times as long as the former and saves
+0.5 % of most words, but a third of some that recur at a distance; the latter finds that in half the time."""
 
 NARROWEST = 8
 """Fields with fewer bits are not tried: what recurs in them is mostly chance."""
