@@ -17,35 +17,46 @@
 
 /* ---- counts -------------------------------------------------------------------------------- */
 
-/* Four counts a value, or two, so that a repeated one does not wait for its own store. */
-#define COUNT_FIELD(T)                                                                             \
-    static void count_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t (*part)[256]) \
-    {                                                                                              \
-        const unsigned mask = (unsigned)mask_of(width);                                            \
-        size_t i = 0;                                                                              \
-        for (; i + 4 <= n; i += 4)                                                                 \
-            for (unsigned j = 0; j < 4; j++) part[j][(unsigned)(a[i + j] >> low) & mask]++;        \
-        for (; i < n; i++) part[0][(unsigned)(a[i] >> low) & mask]++;                              \
+/* Four counts a value, or two, so that a repeated one does not wait for its own store. Words are loaded and shifted
+ * eight bytes at a time: a mask no wider than what a word has above `low` keeps them apart. */
+#define COUNT_FIELD(T)                                                                                  \
+    static void count_##T(const T *a, size_t n, unsigned low, uint64_t mask, uint32_t (*part)[256])     \
+    {                                                                                                   \
+        enum { LANES = 8 / sizeof(T), LOADS = LANES < 4 ? 4 / LANES : 1, BITS = 8 * sizeof(T) };        \
+        size_t i = 0;                                                                                   \
+        for (; i + LOADS * LANES <= n; i += LOADS * LANES)                                              \
+            for (unsigned l = 0; l < LOADS; l++) {                                                      \
+                const uint64_t x = *(const w64 *)(a + i + l * LANES) >> low;                            \
+                for (unsigned j = 0; j < LANES; j++) part[(l * LANES + j) % 4][x >> (j * BITS) & mask]++; \
+            }                                                                                           \
+        for (; i < n; i++) part[0][(uint64_t)a[i] >> low & mask]++;                                     \
     }
-#define COUNT_WIDE(T)                                                                              \
-    static void wide_##T(const T *a, size_t n, unsigned low, unsigned width, uint32_t *hist)       \
-    {                                                                                              \
-        const unsigned mask = (unsigned)mask_of(width);                                            \
-        uint32_t *other = hist + mask + 1;                                                         \
-        size_t i = 0;                                                                              \
-        for (; i + 2 <= n; i += 2) {                                                               \
-            hist[(unsigned)(a[i] >> low) & mask]++;                                                \
-            other[(unsigned)(a[i + 1] >> low) & mask]++;                                           \
-        }                                                                                          \
-        if (i < n) hist[(unsigned)(a[i] >> low) & mask]++;                                         \
+#define COUNT_WIDE(T)                                                                                   \
+    static void wide_##T(const T *a, size_t n, unsigned low, uint64_t mask, uint32_t *hist, uint32_t *other) \
+    {                                                                                                   \
+        enum { LANES = 8 / sizeof(T), LOADS = LANES < 2 ? 2 : 1, BITS = 8 * sizeof(T) };                \
+        size_t i = 0;                                                                                   \
+        for (; i + LOADS * LANES <= n; i += LOADS * LANES)                                              \
+            for (unsigned l = 0; l < LOADS; l++) {                                                      \
+                const uint64_t x = *(const w64 *)(a + i + l * LANES) >> low;                            \
+                for (unsigned j = 0; j < LANES; j++) ((l + j) % 2 ? other : hist)[x >> (j * BITS) & mask]++; \
+            }                                                                                           \
+        for (; i < n; i++) hist[(uint64_t)a[i] >> low & mask]++;                                        \
     }
 EACH_TYPE(COUNT_FIELD)
 EACH_TYPE(COUNT_WIDE)
 
+/* Of the bits from low on, `width` at most. */
+static uint64_t field_mask(unsigned container, unsigned low, unsigned width)
+{
+    return mask_of(8 * container - low < width ? 8 * container - low : width);
+}
+
 void count_narrow(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint64_t *hist)
 {
     uint32_t part[4][256] = {{0}};
-#define CALL(T) count_##T((const T *)words, n, low, width, part)
+    const uint64_t mask = field_mask(container, low, width);
+#define CALL(T) count_##T((const T *)words, n, low, mask, part)
     FOR_WORDS(container, CALL)
 #undef CALL
     for (size_t s = 0; s < (size_t)1 << width; s++) hist[s] += (uint64_t)part[0][s] + part[1][s] + part[2][s] + part[3][s];
@@ -53,7 +64,8 @@ void count_narrow(const void *words, size_t n, unsigned container, unsigned low,
 
 void count_wide(const void *words, size_t n, unsigned container, unsigned low, unsigned width, uint32_t *hist)
 {
-#define CALL(T) wide_##T((const T *)words, n, low, width, hist)
+    const uint64_t mask = field_mask(container, low, width);
+#define CALL(T) wide_##T((const T *)words, n, low, mask, hist, hist + ((size_t)1 << width))
     FOR_WORDS(container, CALL)
 #undef CALL
 }
