@@ -86,8 +86,10 @@ int brv_zstd_bytes(brv_scratch *s, const void *words, size_t n, unsigned bits, i
 /* Entropy, in bits, of all the words' lowest bytes, of the bytes above, and so on: planes[ceil(bits / 8)]. */
 int brv_plane_bits(const void *words, size_t n, unsigned bits, double *planes);
 
-/* Add to hist[size][256] the bytes, by their place in records of `size` bytes; the first byte has place `at`. */
-int brv_count_places(const uint8_t *bytes, size_t n, size_t at, size_t size, uint64_t *hist);
+/* By size of a record, n of them which all divide `widest`, <= 4096: the bits of `runs` runs of `length` bytes, told
+ * their place in a record. Run r begins at starts[r]. */
+int brv_place_bits(const uint8_t *bytes, size_t runs, size_t length, const uint64_t *starts, size_t widest,
+                   const uint32_t *sizes, size_t n, double *bits);
 
 /* ---- costs --------------------------------------------------------------------------------- */
 

@@ -201,17 +201,18 @@ def plane_bits(words: Words, bits: int) -> npt.NDArray[np.float64]:
     return planes
 
 
-def count_places(words: npt.NDArray[np.uint8], at: int, hist: Counts) -> None:
-    """Add bytes by their place in records to hist, shape (record, 256); the first has place `at`."""
-    _done(
-        lib.brv_count_places(
-            ffi.from_buffer("uint8_t[]", words),
-            len(words),
-            at,
-            len(hist),
-            ffi.from_buffer("uint64_t[]", hist),
-        )
-    )
+def place_bits(
+    words: npt.NDArray[np.uint8], starts: Sequence[int], widest: int, sizes: Sequence[int]
+) -> list[float]:
+    """Bits of runs of bytes, as many that begin at each of `starts`, told their place in records of a size.
+
+    For each of the sizes, which all divide `widest`.
+    """
+    bits = ffi.new("double[]", len(sizes))
+    view = ffi.from_buffer("uint8_t[]", words)
+    runs, length = len(starts), len(words) // len(starts)
+    _done(lib.brv_place_bits(view, runs, length, list(starts), widest, list(sizes), len(sizes), bits))
+    return list(bits)
 
 
 def entropy_bits(hists: npt.NDArray[Any]) -> float:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import gcd, log, prod
+from math import gcd, prod
 
 import numpy as np
 
 from brevisfs._native import _plan
-from brevisfs._native._plan import Counts
-from brevisfs.synth._sample import Words, cuts
+from brevisfs.synth._sample import cuts
 from brevisfs.synth._source import Part
 
 MOST_COLUMNS = 4096
@@ -72,45 +71,27 @@ def record(part: Part, shape: tuple[int, ...]) -> tuple[int, float]:
     """Bytes a record that the stream, of bytes, seems made of, and bits a byte by place; 1 if of none."""
     row = shape[-1] if len(shape) > 1 and prod(shape) == part.count else part.count
     long = part.count >= RECORD_BYTES
-    sizes = [size for size in range(2, LONGEST_RECORD + 1) if long and row % size == 0]
+    sizes = [size for size in range(1, LONGEST_RECORD + 1) if size == 1 or (long and row % size == 0)]
     # A multiple of a record is one too: so the widest are counted, and without gain there is none below.
     widest = [size for size in sizes if not any(of % size == 0 for of in sizes if of > size)]
-    for length, gain in ((GLANCE_BYTES, RECORD_GAIN / 2), (RUN_BYTES, RECORD_GAIN)):
-        runs = _runs(part, length)
-        words = sum(len(some) for _, some in runs)
-        counts = {size: _by_place(runs, size) for size in widest}
-        least = _bits_by_place(next(iter(counts.values()), _by_place(runs, 1)), 1, words)
-        if all(_bits_by_place(hists, size, words) >= (1 - gain) * least for size, hists in counts.items()):
-            return 1, least
+    seen = _by_size(part, GLANCE_BYTES, {size: [1, size] for size in widest})
+    if all(seen[size] >= (1 - RECORD_GAIN / 2) * seen[1] for size in widest):
+        return 1, seen[1]
+    seen = _by_size(part, RUN_BYTES, {wide: [size for size in sizes if wide % size == 0] for wide in widest})
     best = 1
     for size in sizes:
-        hists = next(hists for multiple, hists in counts.items() if multiple % size == 0)
-        bits = _bits_by_place(hists, size, words)
-        if bits < (1 - RECORD_GAIN) * least:
-            best, least = size, bits
-    return best, least
+        if seen[size] < (1 - RECORD_GAIN) * seen[best]:
+            best = size
+    return best, seen[best]
 
 
-def _runs(part: Part, length: int) -> list[tuple[int, Words]]:
-    """Some runs of the words, and where each begins."""
+def _by_size(part: Part, length: int, wanted: dict[int, list[int]]) -> dict[int, float]:
+    """Bits a byte, of runs of some length, by size of a record; wanted are some that divide each widest one."""
     length = min(part.count, length)
-    return [(at, part.words(at, at + length)) for at in cuts(part.count, length, RECORD_RUNS)]
-
-
-def _by_place(runs: list[tuple[int, Words]], size: int) -> Counts:
-    """Bytes by their place in records of `size` bytes."""
-    hists = np.zeros((size, 256), np.uint64)
-    for at, words in runs:
-        _plan.count_places(words, at % size, hists)
-    return hists
-
-
-def _bits_by_place(hists: Counts, size: int, words: int) -> float:
-    """Entropy of a byte given its place in records of `size` bytes, from the places in a multiple of that.
-
-    Made up for what a sample of few records misses (Miller and Madow, 1955).
-    """
-    by_place = hists.reshape(-1, size, 256).sum(axis=0)
-    total = _plan.entropy_bits(by_place)
-    missed = (np.count_nonzero(by_place) - size) / (2 * log(2))
-    return float(total + missed) / words
+    starts = cuts(part.count, length, RECORD_RUNS)
+    words = np.concatenate([part.words(at, at + length) for at in starts])
+    found: dict[int, float] = {}
+    for widest, sizes in wanted.items():
+        bits = _plan.place_bits(words, starts, widest, sizes)
+        found |= zip(sizes, (each / len(words) for each in bits), strict=True)
+    return found

@@ -85,10 +85,14 @@ static inline void ask_counts(plan_input *in)
     double planes[8] = {0};
     CHECK(!brv_plane_bits(in->words, in->n, in->bits, planes), "%u bits", in->bits);
     for (unsigned p = 0; p < (in->bits + 7) / 8; p++) note_number(in, planes[p]);
-    uint64_t *places = allocated(in->segment * 256 * sizeof *places);
-    CHECK(!brv_count_places(in->words, in->n * in->container, in->low % in->segment, in->segment, places), "places");
-    note(in, places, in->segment * 256 * sizeof *places);
-    free(places);
+    const uint64_t starts[2] = {in->low, in->count};
+    const uint32_t sizes[2] = {1, (uint32_t)in->segment};
+    const size_t half = in->n * in->container / 2;
+    CHECK(!brv_place_bits(in->words, 2, half, starts, in->segment, sizes, 2, planes), "%zu places", in->segment);
+    for (unsigned k = 0; k < 2; k++) {
+        CHECK(planes[k] <= 16.0 * (double)half + 256.0 * in->segment, "%g bits", planes[k]);
+        note_number(in, planes[k]);
+    }
     free(any);
     free(all);
     free(hist);

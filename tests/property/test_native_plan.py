@@ -156,15 +156,18 @@ def test_what_recurs(seed: int, bits: int, count: int) -> None:
     assert _plan.recurrences(stream, pattern, 5) == again[:5]
 
 
-@given(SEEDS, st.integers(1, 64), st.integers(1, 300))
+@given(SEEDS, st.integers(1, 16), st.integers(1, 4), st.integers(1, 300))
 @QUICK
-def test_bytes_by_place(seed: int, size: int, at: int) -> None:
-    stream = words(np.random.default_rng(seed), 8, 1000)
-    hist = np.zeros((size, 256), np.uint64)
-    _plan.count_places(stream, at % size, hist)
-    expected = np.zeros((size, 256), np.uint64)
-    np.add.at(expected, ((np.arange(1000) + at) % size, stream), 1)
-    assert (hist == expected).all()
+def test_bits_of_bytes_by_place(seed: int, size: int, times: int, at: int) -> None:
+    runs = words(np.random.default_rng(seed), 8, 1000).reshape(2, 500)
+    starts = [at, 3 * at]
+    hist = np.zeros((size, 256), np.int64)
+    for start, run in zip(starts, runs, strict=True):
+        np.add.at(hist, ((np.arange(500) + start) % size, run), 1)
+    missed = sum(max(0, int(np.count_nonzero(row)) - 1) for row in hist) / (2 * np.log(2))
+    expected = sum(pricing.entropy_bits(row) for row in hist) + missed
+    found = _plan.place_bits(runs.reshape(-1), starts, times * size, [size, times * size])
+    assert found[0] == pytest.approx(expected)
 
 
 @given(
