@@ -153,12 +153,10 @@ def looks(
     A change is up to two (function, word) of `undo`, the outermost first, one of them with a word.
     """
     planes = np.empty((len(changes), -(-bits // 8)))
-    every = ffi.new("brv_change[]", len(changes))
-    for change, steps in zip(every, changes, strict=True):
-        change.steps = len(steps)
-        for at, (function, word) in enumerate(steps):
-            change.function[at] = function
-            change.word |= word
+    every = ffi.new(
+        "brv_change[]",
+        [(len(steps), [step[0] for step in steps], sum(step[1] for step in steps)) for steps in changes],
+    )
     view = ffi.from_buffer("double[]", planes)
     runs = ffi.new("uint64_t[]", ends)
     _done(lib.brv_looks(ffi.from_buffer(words), runs, len(ends), bits, every, len(changes), view))

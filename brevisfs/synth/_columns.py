@@ -86,7 +86,7 @@ def record(part: Part, shape: tuple[int, ...]) -> tuple[int, float]:
 
 
 def _by_size(part: Part, length: int, wanted: dict[int, list[int]]) -> dict[int, float]:
-    """Bits a byte, of runs of some length, by size of a record; wanted are some that divide each widest one."""
+    """Bits a byte by size of a record, of runs of some length; wanted are some that divide each widest."""
     length = min(part.count, length)
     starts = cuts(part.count, length, RECORD_RUNS)
     words = np.concatenate([part.words(at, at + length) for at in starts])

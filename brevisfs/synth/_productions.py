@@ -15,7 +15,7 @@ from math import log2
 import numpy as np
 
 from brevisfs._native import _plan
-from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Palette, Repeat, Select, Transpose, to_wire
+from brevisfs.dsl import Concat, Const, Huffman, Lit, Node, Palette, Repeat, Select, Transpose
 from brevisfs.dsl._check import MAX_DEPTH, MAX_PALETTE
 from brevisfs.dsl._program import index_bits
 from brevisfs.synth import _columns, _features, _fields, _structure, _times
@@ -221,10 +221,17 @@ def _palette(hole: Hole, limit: float) -> Move | None:
     places = np.searchsorted(words, sample.words).astype(container(bits))
     indexes = replace(sample, bits=bits, words=places)
     values = tuple(words.tolist())
-    size = NODE_BYTES + len(to_wire(Palette(values, Const(0))))
+    size = 2 * NODE_BYTES + 2 + _varint_bytes(np.diff(words, prepend=words.dtype.type(0)))
     toll = hole.settings.toll * sample.count * _times.PALETTE / 8
     child = Hole(lambda: indexes, hole.depth + 1, f"u{bits}", hole.settings, recurring=hole.recurring)
     return Move("palette", (child,), partial(_looked_up, values, size, toll), size=size)
+
+
+def _varint_bytes(numbers: Words) -> int:
+    """What they take as varints."""
+    reaches = [1 << shift for shift in range(7, 8 * numbers.itemsize, 7)]
+    longer = (numbers >= numbers.dtype.type(reach) for reach in reaches)
+    return len(numbers) + sum(int(np.count_nonzero(each)) for each in longer)
 
 
 def _looked_up(words: tuple[int, ...], size: float, toll: float, below: Sequence[Choice]) -> Choice:

@@ -72,12 +72,11 @@ class Sample:
 
     def head(self, most: int, length: int) -> Sample:
         """A smaller sample: up to `most` runs of up to `length` words."""
-        spans = list(zip(self.starts, self.ends, strict=True))
-        if len(spans) >= most:
-            starts = [spans[i] for i in spread(len(spans), most)]
+        runs = self.runs
+        if len(runs) >= most:
+            runs = [runs[i][:length] for i in spread(len(runs), most)]
         else:
-            starts = [(start + at, end) for start, end in spans for at in cuts(end - start, length, most)]
-        runs = [self.words[start : min(end, start + length)] for start, end in starts]
+            runs = [run[at : at + length] for run in runs for at in cuts(len(run), length, most)]
         words = runs[0] if len(runs) == 1 else np.concatenate(runs)
         return replace(self, words=words, ends=tuple(accumulate(map(len, runs))))
 

@@ -135,8 +135,8 @@ def _exact(part: Part, found: Survey, level: int, first: int, last: int) -> tupl
 
 def period(part: Part, shape: tuple[int, ...]) -> int | None:
     """The shortest period found that divides the stream and that all the words keep, if any."""
-    words = part.words(0, min(part.count, MAX_PERIOD + PATTERN_WORDS))
     pattern = min(PATTERN_WORDS, (part.count + 1) // 2)
+    words = part.words(0, min(part.count // 2, MAX_PERIOD) + pattern)
     candidates = set(_plan.recurrences(words, pattern, MOST_RECURRENCES))
     if len(candidates) == MOST_RECURRENCES:
         # They may come again later too: where is a guess.

@@ -14,7 +14,7 @@ from brevisfs.synth._literal import NODE_BYTES, Choice, Extent, better
 from brevisfs.synth._profile import Settings
 from brevisfs.synth._sample import Sample, Words, container, spread
 
-TRIAL_BYTES = 1 << 18
+TRIAL_BYTES = 1 << 16
 """Bytes compressed to price zstd for one field."""
 
 QUICK_LEVEL, CLOSE_LEVEL = 6, 15
