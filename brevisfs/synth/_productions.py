@@ -23,7 +23,7 @@ from brevisfs.synth._fields import Field
 from brevisfs.synth._hole import TURN, Hole, Move, Slot, placed
 from brevisfs.synth._literal import CODE_BITS, NODE_BYTES, SYMBOL_BITS, Choice, Extent
 from brevisfs.synth._profile import Settings
-from brevisfs.synth._sample import Sample, Step, Words, container
+from brevisfs.synth._sample import Sample, Step, Words, container, distinct
 from brevisfs.synth._source import Part, block_words
 
 SOME_WORDS = 1024
@@ -159,7 +159,7 @@ def _placed(steps: tuple[Step, ...], size: float, toll: float, below: Sequence[C
 def _few(hole: Hole) -> Iterator[Move]:
     """Productions for words that are few, or mostly one."""
     some = hole.glance.words[:: -(-len(hole.glance.words) // SOME_WORDS)]
-    values, counts = np.unique(some, return_counts=True)
+    values, counts = distinct(some)
     literal = 8 * hole.literal.size / hole.extent.count
     usual = int(np.argmax(counts))
     share = int(counts[usual]) / len(some)
@@ -211,7 +211,7 @@ def _selected(word: int, size: float, toll: float, below: Sequence[Choice]) -> C
 
 def _palette(hole: Hole, limit: float) -> Move | None:
     """Places in a table of the words, if these are few and all known and take at most `limit` bits each."""
-    glance = np.unique(hole.glance.words, return_counts=True)[1]
+    glance = distinct(hole.glance.words)[1]
     if len(glance) > MAX_PALETTE or _plan.entropy_bits(glance) > limit * int(glance.sum()):
         return None
     words = _every_word(hole)
@@ -244,13 +244,14 @@ def _every_word(hole: Hole) -> Words | None:
     passes = [hole.sample.words] if hole.part is None else hole.part.passes()
     if hole.part is None and len(hole.sample.words) < hole.sample.count:
         return None
-    words: Words = hole.sample.words[:0]
+    words = distinct(hole.sample.words)[0]
     for some in passes:
-        few = np.flatnonzero(_plan.count(some, 0, hole.bits)) if hole.bits <= NARROW_BITS else some
-        words = np.union1d(words, few.astype(some.dtype))
         if len(words) > MAX_PALETTE:
             return None
-    return words if len(words) > 1 else None
+        narrow = hole.bits <= NARROW_BITS
+        few = np.flatnonzero(_plan.count(some, 0, hole.bits)) if narrow else distinct(some)[0]
+        words = distinct(np.concatenate((words, few.astype(some.dtype))))[0]
+    return words if 1 < len(words) <= MAX_PALETTE else None
 
 
 def _over(operator: Callable[[Node], Node], below: Sequence[Choice]) -> Choice:

@@ -92,6 +92,22 @@ def cuts(size: int, length: int, wanted: int) -> list[int]:
     return [i * length for i in spread(max(1, size // length), wanted)]
 
 
+def distinct(words: Words) -> tuple[Words, NDArray[np.int64]]:
+    """The different words, ascending, and how many there are of each.
+
+    numpy's own `unique` takes longer for a few words, and to load.
+    """
+    ordered = np.sort(words)
+    changes = np.empty(len(words), np.bool_)
+    changes[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=changes[1:])
+    first = np.flatnonzero(changes)
+    counts = np.empty(len(first), np.int64)
+    np.subtract(first[1:], first[:-1], out=counts[:-1])
+    counts[-1:] = len(words) - first[-1:]
+    return ordered[first], counts
+
+
 _CONTAINERS = [np.dtype(f"<u{next(size for size in (1, 2, 4, 8) if bits <= 8 * size)}") for bits in range(65)]
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from brevisfs._native import _plan
 from brevisfs._native._plan import CHUNK
-from brevisfs.synth._sample import Words
+from brevisfs.synth._sample import Words, distinct
 from brevisfs.synth._source import PASS_WORDS, Part
 
 MAX_PERIOD = 1 << 20
@@ -81,7 +81,7 @@ def runs(part: Part, found: Survey) -> list[int]:
         return []
     zeros = found.zeros()
     floor = int(zeros.min())
-    levels, chunks = np.unique(np.where(found.still, found.bits, zeros), return_counts=True)
+    levels, chunks = distinct(np.where(found.still, found.bits, zeros))
     best: list[tuple[int, int]] = []
     most = 0
     for level in levels[np.argsort(-chunks, kind="stable")].tolist()[:LEVELS]:
