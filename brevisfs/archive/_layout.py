@@ -15,16 +15,16 @@ Data: TypeAlias = bytes | bytearray | memoryview
 Blocks: TypeAlias = npt.NDArray[np.uint64]
 """Block entries: [blocks, 2], the end of each payload in the archive and the checksum of its bytes."""
 Table: TypeAlias = np.ndarray[Any, np.dtype[np.void]]
-"""Section entries, of type SECTION_ENTRY."""
+"""Sections, of the fields of `Section`."""
 
 HEAD_MAGIC = b"\x89BRV\r\n\x1a\n"
 TAIL_MAGIC = HEAD_MAGIC[::-1]
-RECORD_MAGIC = b"BSec"
-VERSION = 0
+RECORD_MAGIC = b"BS"
+VERSION = 1
 KNOWN_INCOMPATIBLE = 0
 
 HEAD_SIZE = 48
-RECORD_SIZE = 48
+LEAST_PROLOGUE = 18
 LENGTH_SIZE = 4
 TAIL_SIZE = 104
 BLOCK_ENTRY_SIZE = 16
@@ -33,7 +33,9 @@ MAX_ORIGINAL = 2**60
 MAX_BLOCK = 2**20
 MAX_PROGRAM = 2**16
 MAX_SHARED = 2**26
-MAX_PROLOGUE = RECORD_SIZE + MAX_PROGRAM + MAX_SHARED
+MAX_PROLOGUE = 64 + MAX_PROGRAM + MAX_SHARED
+BLOCK_GRAIN = 64
+"""Block sizes are multiples of it."""
 
 DTYPES = (
     *("BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ"),
@@ -43,31 +45,40 @@ DTYPES = (
 _CODES = {dtype: code for code, dtype in enumerate(DTYPES, 1)}
 
 _HEAD = struct.Struct("<8sIIQQQ")
-_RECORD = struct.Struct("<4sBBBBQQIIII")
-_RECORD_LENGTHS = struct.Struct("<II")
-_RECORD_LENGTHS_AT = 28
-_ENTRY = struct.Struct("<QQQQIIBBBBI")
+_RECORD = struct.Struct("<2sBBB")
 _TAIL = struct.Struct("<QQQQQQ32sQ")
 _U64 = struct.Struct("<Q")
 
 SECTION_ENTRY = np.dtype(
     [
-        ("offset", "<u8"),
-        ("record", "<u8"),
         ("count", "<u8"),
-        ("first_block", "<u8"),
         ("prologue", "<u4"),
-        ("block", "<u4"),
+        ("target", "<u4"),
+        ("grains", "<u2"),
+        ("bits", "u1"),
+        ("form", "u1"),
+        ("code", "u1"),
+    ]
+)
+
+_SECTION = np.dtype(
+    [
+        ("offset", "u8"),
+        ("record", "u8"),
+        ("count", "u8"),
+        ("first_block", "u8"),
+        ("prologue", "u4"),
+        ("block", "u4"),
         ("bits", "u1"),
         ("kind", "u1"),
         ("code", "u1"),
         ("ref", "u1"),
-        ("target", "<u4"),
-        ("check", "<u8"),
+        ("target", "u4"),
     ]
 )
+"""What is kept of a section: its entry, and where it begins, which follows from the entries before it."""
 
-_FIELDS = SECTION_ENTRY.names or ()
+_FIELDS = _SECTION.names or ()
 
 
 class Kind(IntEnum):
@@ -147,7 +158,7 @@ class Tail(NamedTuple):
     sections: int
     blocks: int
     length: int
-    table_check: int
+    index_check: int
     archive_check: int
     sha256: bytes
     head_check: int
@@ -233,15 +244,16 @@ def unpack_prologue(section: Section, data: bytes) -> tuple[bytes, bytes]:
 
     Raises DamagedArchive, naming the section, if it fails its checksum or differs from the index.
     """
-    program, shared = _RECORD_LENGTHS.unpack_from(data, _RECORD_LENGTHS_AT)
-    body = data[RECORD_SIZE:]
-    if not _same_checksum(data[:40] + body, data[40:48]):
+    numbers, length = _varints(data[_RECORD.size :], 5 if section.ref else 4)
+    head, body = data[: _RECORD.size + length], data[_RECORD.size + length + 8 :]
+    if not numbers or not _same_checksum(head + body, data[len(head) : len(head) + 8]):
         raise lost_section(section, "its program is damaged")
+    program, shared = numbers[2:4]
     if (
         program > MAX_PROGRAM
         or shared > MAX_SHARED
         or program + shared != len(body)
-        or data[:40] != _record_head(section, program, shared)
+        or head != _record_head(section, program, shared)
     ):
         raise lost_section(section, "its record disagrees with the index or breaks a rule of the format")
     return body[:program], body[program:]
@@ -258,27 +270,22 @@ def lost_block(section: Section, block: int, reason: str) -> BlockDamaged:
     return BlockDamaged(reason, section.index, begin, min(section.end, begin + section.block_size), block)
 
 
-def pack_entry(section: Section, blocks: bytes | bytearray) -> bytes:
-    """The section entry; `blocks` are the section's block entries as bytes."""
-    entry = _ENTRY.pack(
-        section.offset,
-        section.record,
-        section.count,
-        section.first_block,
-        section.prologue,
-        section.block,
-        section.bits,
-        section.kind,
-        section.code,
-        section.ref,
-        section.target,
-    )
-    return entry + _U64.pack(_native.checksum(entry + blocks))
+def pack_entry(section: Section) -> bytes:
+    """The section entry."""
+    grains, form = section.block // BLOCK_GRAIN, section.kind | section.ref << 4
+    fields = (section.count, section.prologue, section.target, grains, section.bits, form, section.code)
+    return np.array([fields], SECTION_ENTRY).tobytes()
 
 
-def entry_matches(row: bytes, blocks: bytes) -> bool:
-    """Whether a section entry and the section's block entries have their checksum."""
-    return _same_checksum(row[:48] + blocks, row[48:56])
+def unpack_entries(data: Data | npt.NDArray[np.uint8]) -> Table:
+    """The sections of section entries, without where they begin."""
+    entries = np.frombuffer(data, SECTION_ENTRY)
+    table = np.zeros(len(entries), _SECTION)
+    for name in ("count", "prologue", "target", "bits", "code"):
+        table[name] = entries[name]
+    table["block"] = entries["grains"].astype(np.uint32) * BLOCK_GRAIN
+    table["kind"], table["ref"] = entries["form"] & 15, entries["form"] >> 4
+    return table
 
 
 def section_at(table: Table, index: int) -> Section:
@@ -311,7 +318,7 @@ def broken_entry_rule(table: Table, length: int) -> str | None:
         return "a section's words do not fit the original"
     if np.any((block < 64) | (block > MAX_BLOCK) | (block % 64 != 0)):
         return "a section's block size is not a multiple of 64 up to 2^20"
-    if np.any((table["prologue"] < RECORD_SIZE) | (table["prologue"] > MAX_PROLOGUE)):
+    if np.any((table["prologue"] < LEAST_PROLOGUE) | (table["prologue"] > MAX_PROLOGUE)):
         return "a section's prologue has an impossible length"
     if np.any(table["kind"] > max(Kind)):
         return "a section's kind is not known"
@@ -331,8 +338,11 @@ def broken_ref_rule(table: Table, targets: Table) -> str | None:
     return None
 
 
-def check_table(table: Table, tail: Tail) -> None:
-    """Raise DamagedArchive unless the sections tile the original, the block entries and the archive."""
+def place_sections(table: Table, ends: npt.NDArray[np.uint64], tail: Tail) -> None:
+    """Fill in where the sections begin, given the ends of all payloads.
+
+    Raises DamagedArchive unless they tile the original, the block entries and the archive.
+    """
     rule = broken_entry_rule(table, tail.length)
     referring = np.flatnonzero(table["ref"])
     if not rule and len(referring):
@@ -344,15 +354,15 @@ def check_table(table: Table, tail: Tail) -> None:
     if rule:
         raise DamagedArchive(f"the index of the archive is damaged: {rule}")
     count, block = table["count"], table["block"].astype(np.uint64)
-    sizes = count * table["bits"] // np.uint64(8)
     blocks = (count + block - np.uint64(1)) // block
-    if not _tile(table["offset"], sizes, tail.length):
+    if not _begin(table["offset"], count * table["bits"] // np.uint64(8), tail.length):
         raise DamagedArchive("the index of the archive is damaged: its sections do not make up the original")
-    if not _tile(table["first_block"], blocks, tail.blocks):
-        raise DamagedArchive("the index of the archive is damaged: its blocks are not numbered in order")
-    # Blocks are at most what the index has room for, so this sum cannot overflow either.
-    least = table["prologue"] + np.uint64(4) * blocks
-    if not _rise(table["record"], least, HEAD_SIZE, tail.index_offset):
+    if not _begin(table["first_block"], blocks, tail.blocks):
+        raise DamagedArchive("the index of the archive is damaged: its blocks are not those of its sections")
+    # The first payload of a section comes behind the last one of the section before, and a prologue.
+    table["record"][:1] = HEAD_SIZE
+    table["record"][1:] = ends[table["first_block"][1:] - np.uint64(1)]
+    if not _rise(table["record"], table["prologue"] + np.uint64(4) * blocks, tail.index_offset):
         raise DamagedArchive("the index of the archive is damaged: its records do not follow one another")
 
 
@@ -373,34 +383,48 @@ def check_ends(section: Section, ends: npt.NDArray[np.uint64], record_end: int) 
 
 
 def _record_head(section: Section, program: int, shared: int) -> bytes:
-    return _RECORD.pack(
-        RECORD_MAGIC,
-        section.kind,
-        section.code,
-        section.bits,
-        section.ref,
-        section.offset,
-        section.count,
-        section.block,
-        program,
-        shared,
-        section.target,
-    )
+    head = _RECORD.pack(RECORD_MAGIC, section.kind | section.ref << 4, section.code, section.bits)
+    numbers = (section.count, section.block // BLOCK_GRAIN, program, shared)
+    return head + b"".join(map(_varint, (*numbers, section.target) if section.ref else numbers))
 
 
-def _tile(starts: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], total: int) -> bool:
-    if not len(starts):
-        return total == 0
-    if np.any(starts > total) or np.any(sizes > total):
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _varints(data: bytes, numbers: int) -> tuple[list[int], int]:
+    """So many numbers that data begins with, in any form, and their bytes; none if it ends before."""
+    found, value, shift = [], 0, 0
+    for at, byte in enumerate(data[: 10 * numbers], 1):
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            found.append(value)
+            if len(found) == numbers:
+                return found, at
+            value = shift = 0
+    return [], 0
+
+
+def _begin(starts: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], total: int) -> bool:
+    """Put in `starts` where things of these sizes begin, side by side; False if they are not `total`."""
+    # None is above the total, so no sum wraps around before it is above the total itself.
+    if np.any(sizes > total):
         return False
-    ends = starts + sizes
-    return bool(starts[0] == 0 and ends[-1] == total and np.all(starts[1:] == ends[:-1]))
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    starts[1:] = ends[:-1]
+    return not np.any(ends > total) and (int(ends[-1]) if len(ends) else 0) == total
 
 
-def _rise(starts: npt.NDArray[np.uint64], least: npt.NDArray[np.uint64], first: int, end: int) -> bool:
+def _rise(starts: npt.NDArray[np.uint64], least: npt.NDArray[np.uint64], end: int) -> bool:
     if not len(starts):
-        return first == end
-    if int(starts[0]) != first or np.any(starts > end):
+        return end == HEAD_SIZE
+    if np.any(starts > end):
         return False
     ends = starts + least
     return bool(ends[-1] <= end and np.all(ends[:-1] <= starts[1:]))

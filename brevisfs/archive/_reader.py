@@ -8,9 +8,9 @@ Buffers are numpy arrays and not memoryviews: CPython before 3.12.7 crashes (gh-
 garbage collector takes apart a reference loop with a memoryview that is in use by something else,
 and an error in such a loop brings these frames into it by its traceback.
 
-Three things are checked at three times. Opening checks the head, the tail and the section table, so
-that any range finds its section. The first touch of a section checks its block entries and its
-program, so that damage there costs that section alone. Every decode checks its blocks.
+Three things are checked at three times. Opening checks the head, the tail and the index, so that any
+range finds its blocks. The first touch of a section checks where its payloads lie and its program, so
+that damage there costs that section alone. Every decode checks its blocks.
 """
 
 import os
@@ -87,14 +87,15 @@ class Reader:
         self.sha256 = tail.sha256
         self.archive_check = tail.archive_check
         self._index_offset = tail.index_offset
-        split = tail.sections * _layout.SECTION_ENTRY.itemsize
-        self._table: Table = index[:split].view(_layout.SECTION_ENTRY)
-        self._blocks: Blocks = index[split:].view("<u8").reshape(-1, 2)
-        _layout.check_table(self._table, tail)
+        split = tail.blocks * _layout.BLOCK_ENTRY_SIZE
+        self._blocks: Blocks = index[:split].view("<u8").reshape(-1, 2)
+        self._table: Table = _layout.unpack_entries(index[split:])
+        _layout.place_sections(self._table, self._blocks[:, 0], tail)
         # Signed like Python's numbers: numpy would turn all of an unsigned array into floats to compare it.
         self._offsets = self._table["offset"].astype(np.int64)
         self._known_good = np.zeros(tail.sections, np.bool_)
-        self._index_memory = index.nbytes + self._offsets.nbytes + self._known_good.nbytes
+        held = (index, self._table, self._offsets, self._known_good)
+        self._index_memory = sum(array.nbytes for array in held)
         self._lock = threading.Lock()
         self._recent: Section | None = None
         self._prepared: dict[int, tuple[Section, _native.Stored]] = {}
@@ -219,10 +220,7 @@ class Reader:
         index = section.index
         entries = self._blocks[section.first_block : section.first_block + section.blocks]
         if not self._known_good[index]:
-            row = self._table[index : index + 1].tobytes()
-            if not _layout.entry_matches(row, entries.tobytes()) or not _layout.check_ends(
-                section, entries[:, 0], self._record_end(index)
-            ):
+            if not _layout.check_ends(section, entries[:, 0], self._record_end(index)):
                 raise _layout.lost_section(section, "its part of the index is damaged")
             self._known_good[index] = True
         return entries
@@ -299,17 +297,16 @@ def _read_index(fd: int, stored: int) -> tuple[Tail, Bytes]:
     tail = _layout.unpack_tail(end)
     if tail.length != length or tail.head_check.to_bytes(8, "little") != head[40:48]:
         raise DamagedArchive("head and tail of the archive do not belong together")
-    table = tail.sections * _layout.SECTION_ENTRY.itemsize
-    size = table + tail.blocks * _layout.BLOCK_ENTRY_SIZE
+    size = tail.blocks * _layout.BLOCK_ENTRY_SIZE + tail.sections * _layout.SECTION_ENTRY.itemsize
     if tail.index_offset + size + _layout.TAIL_SIZE != stored:
         raise DamagedArchive(f"the archive has {stored} bytes, its tail was written for another length")
-    records = tail.sections * _layout.RECORD_SIZE + tail.blocks * _layout.LENGTH_SIZE
+    records = tail.sections * _layout.LEAST_PROLOGUE + tail.blocks * _layout.LENGTH_SIZE
     if _layout.HEAD_SIZE + records > tail.index_offset:
         # Before any memory is taken: a sparse file may claim an index of any size.
         raise DamagedArchive("the archive has no room for the sections and blocks that its index lists")
     index = np.empty(size, np.uint8)
     _fill(fd, tail.index_offset, index)
-    if _native.checksum(index[:table]) != tail.table_check:
+    if _native.checksum(index) != tail.index_check:
         raise DamagedArchive("the index of the archive is damaged")
     return tail, index
 

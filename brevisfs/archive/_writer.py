@@ -1,9 +1,8 @@
 """Writing an archive from its first byte to its last, without seeking back."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from brevisfs import _native
 from brevisfs.archive import _layout
@@ -55,6 +54,8 @@ class Writer:
         self._end_section()
         if len(wire) > _layout.MAX_PROGRAM or len(shared) > _layout.MAX_SHARED:
             raise ValueError(f"a program of {len(wire)} + {len(shared)} bytes is too long for the format")
+        if not 0 < block <= _layout.MAX_BLOCK or block % _layout.BLOCK_GRAIN:
+            raise ValueError(f"blocks of {block} words do not fit the format: a multiple of 64 up to 2^20")
         section = Section(
             index=self._sections,
             kind=kind,
@@ -64,19 +65,21 @@ class Writer:
             count=count,
             block=block,
             record=self.stored,
-            prologue=_layout.RECORD_SIZE + len(wire) + len(shared),
+            prologue=0,
             first_block=len(self._blocks) // _layout.BLOCK_ENTRY_SIZE,
             ref=ref,
             target=target,
         )
-        row = np.frombuffer(_layout.pack_entry(section, b""), _layout.SECTION_ENTRY)
+        prologue = _layout.pack_prologue(section, wire, shared)
+        section = replace(section, prologue=len(prologue))
+        row = _layout.unpack_entries(_layout.pack_entry(section))
         rule = _layout.broken_entry_rule(row, self._length) or self._broken_ref_rule(section, row)
         if rule or offset != self._covered or section.end > self._length:
             raise ValueError(f"{section} does not fit: {rule or f'byte {self._covered} comes next'}")
         self._section = section
         self._sections += 1
         self._covered = section.end
-        self._put(_layout.pack_prologue(section, wire, shared))
+        self._put(prologue)
 
     def add_block(self, payload: Data, checksum: int) -> None:
         """Append the section's next block; `checksum` is the XXH3 of its decoded bytes."""
@@ -97,15 +100,14 @@ class Writer:
         if len(sha256) != 32:
             raise ValueError(f"a SHA-256 has 32 bytes, not {len(sha256)}")
         index_offset = self.stored
-        table_check = _native.checksum(self._entries)
-        self._put(self._entries)
         self._put(self._blocks)
+        self._put(self._entries)
         tail = _layout.Tail(
             index_offset=index_offset,
             sections=self._sections,
             blocks=len(self._blocks) // _layout.BLOCK_ENTRY_SIZE,
             length=self._length,
-            table_check=table_check,
+            index_check=_native.checksum(self._blocks + self._entries),
             archive_check=self._hash.value,
             sha256=sha256,
             head_check=self._head_check,
@@ -119,7 +121,7 @@ class Writer:
             return f"section {section.target} is not before it"
         size = _layout.SECTION_ENTRY.itemsize
         at = section.target * size
-        target = np.frombuffer(bytes(self._entries[at : at + size]), _layout.SECTION_ENTRY)
+        target = _layout.unpack_entries(bytes(self._entries[at : at + size]))
         return _layout.broken_ref_rule(row, target)
 
     def _blocks_of(self, section: Section) -> int:
@@ -131,8 +133,7 @@ class Writer:
             return
         if self._blocks_of(section) != section.blocks:
             raise ValueError(f"{section} has {self._blocks_of(section)} of {section.blocks} blocks")
-        own = self._blocks[section.first_block * _layout.BLOCK_ENTRY_SIZE :]
-        self._entries += _layout.pack_entry(section, own)
+        self._entries += _layout.pack_entry(section)
         self._section = None
 
     def _put(self, data: Data) -> None:

@@ -21,7 +21,7 @@ _KINDS = {
 _INDEX = "index"
 
 # docs/format.md, in bytes
-_SECTION_ENTRY, _BLOCK_ENTRY, _TAIL = 56, 16, 104
+_SECTION_ENTRY, _BLOCK_ENTRY, _TAIL = 21, 16, 104
 
 
 @dataclass

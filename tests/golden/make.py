@@ -1,7 +1,7 @@
 """Makes the golden archives of the current format: `python -m tests.golden.make` in the repository root.
 
-To be run when a format 0 archive changes, or once for each later version, whose archives then stay
-for good. The test beside this script needs only what it wrote, not the script.
+To be run once for each version, whose archives then stay for good. The test beside this script needs only
+what it wrote, not the script.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from brevisfs.dsl import parse_text
 from tests.archives import Part, assemble, encoded, original, referring
 from tests.programs import case_of
 
-FOLDER = Path(__file__).parent / "format0"
+FOLDER = Path(__file__).parent / "format1"
 
 Row = tuple[str, int, int, int]
 """Program, bits, words, block."""

@@ -82,9 +82,9 @@ def test_the_reference_reads_and_writes_the_same_bytes(path: Path) -> None:
             assert [encode_block(*form, i, shared, each) for i, each in enumerate(blocks)] == stored
 
 
-def test_format_0_covers_the_language() -> None:
+def test_format_1_covers_the_language() -> None:
     seen: set[object] = set()
-    for path in FOLDER.glob("format0/*.brv"):
+    for path in FOLDER.glob("format1/*.brv"):
         for section, program in programs(path):
             seen |= {section.kind, section.ref}
             for _, depth, node, bits, _ in walk(program, section.bits, section.count):
@@ -113,7 +113,7 @@ def test_format_0_covers_the_language() -> None:
 
 
 def test_the_model_is_a_safetensors_file() -> None:
-    path = FOLDER / "format0" / "model.safetensors.brv"
+    path = FOLDER / "format1" / "model.safetensors.brv"
     with opened_path(path) as fd:
         reader = Reader(fd)
         layout = safetensors.parse(reader.size, lambda offset, length: read(reader, offset, offset + length))

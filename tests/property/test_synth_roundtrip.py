@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brevisfs.archive import Kind, Writer
 from brevisfs.dsl import check, from_wire, parse_text, to_text
-from brevisfs.synth import Profile
+from brevisfs.synth import Plan, Profile
 from tests.plans import planned, restored, stored_size
 
 DTYPES = [
@@ -78,3 +81,39 @@ def test_every_stream_comes_back_and_hardly_grows(data: bytes, dtype: str, profi
     check(plan.node, plan.bits, plan.count)
     assert from_wire(plan.wire, plan.bits, plan.count) == plan.node
     assert parse_text(to_text(plan.node)) == plan.node
+
+
+def bookkeeping(plan: Plan) -> int:
+    """What an archive says of the section beside its program, shared parts and payloads."""
+    out = BytesIO()
+    nbytes = plan.count * plan.bits // 8
+    writer = Writer(out.write, nbytes)
+    form = (plan.bits, plan.count, plan.block, plan.wire, plan.shared)
+    writer.begin_section(Kind.TENSOR, "F16", 0, *form)
+    for _ in range(-(-plan.count // plan.block)):
+        writer.add_block(b"", 0)
+    writer.finish(bytes(32))
+    empty = BytesIO()
+    Writer(empty.write, 0).finish(bytes(32))
+    return len(out.getvalue()) - len(empty.getvalue()) - len(plan.wire) - len(plan.shared)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.one_of(st.integers(1, 5_000), st.integers(4_096, 70_000), st.sampled_from([65_535, 65_536, 65_537])),
+    st.sampled_from(DTYPES),
+    st.sampled_from(list(Profile)),
+    st.sampled_from(["noise", "nearly noise", "normal"]),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_tensor_takes_more_than_it_is_by_more_than_the_bound(
+    seed: int, nbytes: int, dtype: str, profile: Profile, kind: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    nbytes = -(-nbytes // 24) * 24  # a whole number of words of every dtype
+    words = rng.integers(0, 256, nbytes, np.uint8)
+    if kind == "nearly noise":
+        words[::16] &= 0x7F
+    data = rng.normal(size=nbytes // 4).astype("<f4").tobytes() if kind == "normal" else words.tobytes()
+    plan = planned(data, dtype, (), profile)
+    assert stored_size(plan, data) + bookkeeping(plan) <= 1.001 * len(data) + 64

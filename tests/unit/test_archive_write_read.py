@@ -104,44 +104,39 @@ def test_the_bytes_are_those_of_the_format_page() -> None:
     magic, version, zero, incompatible, compatible, length, head_check = struct.unpack("<8sIIQQQQ", data[:48])
     assert magic == bytes.fromhex("89425256 0d0a1a0a")
     assert int.from_bytes(magic, "little") > 100_000_000
-    assert (version, zero, incompatible, compatible, length) == (0, 0, 0, 0, len(whole))
+    assert (version, zero, incompatible, compatible, length) == (1, 0, 0, 0, len(whole))
     assert head_check == checksum(data[:40])
 
     tail = data[-104:]
-    index, sections, blocks, length, table_check, archive_check = struct.unpack("<6Q", tail[:48])
+    index, sections, blocks, length, index_check, archive_check = struct.unpack("<6Q", tail[:48])
     assert (sections, blocks, length) == (len(parts), sum(len(part.payloads) for part in parts), len(whole))
     assert tail[48:80] == hashlib.sha256(whole).digest()
     assert struct.unpack("<QQ8s", tail[80:]) == (head_check, checksum(tail[:88]), magic[::-1])
     assert archive_check == checksum(data[:-104])
-    table = data[index : index + 56 * sections]
-    assert table_check == checksum(table)
-    entries = data[index + 56 * sections : -104]
-    assert len(entries) == 16 * blocks
+    assert index_check == checksum(data[index:-104])
+    entries, table = data[index : index + 16 * blocks], data[index + 16 * blocks : -104]
+    assert len(table) == 21 * sections
 
-    at, offset, number = 48, 0, 0
-    for part, entry in zip(parts, (table[i : i + 56] for i in range(0, len(table), 56)), strict=True):
-        prologue = 48 + len(part.wire) + len(part.shared)
-        own = entries[16 * number : 16 * (number + len(part.payloads))]
+    at, number = 48, 0
+    for part, entry in zip(parts, (table[i : i + 21] for i in range(0, len(table), 21)), strict=True):
         code = {None: 0, "BF16": 15}[part.dtype]
-        assert struct.unpack("<QQQQIIBBB5sQ", entry) == (
-            *(offset, at, part.count, number, prologue, part.block, part.bits, part.kind, code),
-            *(bytes(5), checksum(entry[:48] + own)),
-        )
-        record = data[at : at + prologue]
-        assert struct.unpack("<4sBBBBQQIIIIQ", record[:48]) == (
-            *(b"BSec", part.kind, code, part.bits, 0, offset, part.count, part.block),
-            *(len(part.wire), len(part.shared), 0, checksum(record[:40] + record[48:])),
-        )
-        assert record[48:] == part.wire + part.shared
+        head = b"BS" + bytes([part.kind, code, part.bits])
+        for value in (part.count, part.block // 64, len(part.wire), len(part.shared)):
+            assert value < 1 << 14
+            head += bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
+        prologue = len(head) + 8 + len(part.wire) + len(part.shared)
+        shape = (part.count, prologue, 0, part.block // 64)
+        assert struct.unpack("<QIIHBBB", entry) == (*shape, part.bits, part.kind, code)
+        body = part.wire + part.shared
+        assert data[at : at + prologue] == head + struct.pack("<Q", checksum(head + body)) + body
         at += prologue
         size = part.block * part.bits // 8
         for block, payload in enumerate(part.payloads):
             assert data[at : at + 4 + len(payload)] == struct.pack("<I", len(payload)) + payload
             at += 4 + len(payload)
             flat = part.flat[block * size : (block + 1) * size]
-            assert own[16 * block : 16 * block + 16] == struct.pack("<QQ", at, checksum(flat))
-        offset += len(part.flat)
-        number += len(part.payloads)
+            assert entries[16 * number : 16 * number + 16] == struct.pack("<QQ", at, checksum(flat))
+            number += 1
     assert at == index
 
 
@@ -259,7 +254,7 @@ def test_opening_reads_head_tail_and_index_and_a_range_its_program(
     data = assemble(sample())
     with opened(data) as fd:
         reader = Reader(fd)
-        index = len(data) - 104 - 3 * 56 - 7 * 16
+        index = len(data) - 104 - 3 * 21 - 7 * 16
         assert sorted(touched) == [(0, 48), (index, len(data) - 104), (len(data) - 104, len(data))]
         section = reader.sections[1]
         touched.clear()
