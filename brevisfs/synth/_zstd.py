@@ -64,8 +64,8 @@ def untried(sample: Sample, parts: Parts, settings: Settings) -> Parts:
 def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -> Parts:
     """The parts with zstd where a trial shows it smaller, and only there.
 
-    Tried for the fields where the cut put it and, if `everywhere`, for all the wider ones and for
-    the stream uncut.
+    Tried for the fields where the cut put it and, if `everywhere`, for all the wider ones, for bytes
+    (the cut splits what recurs together where it is best for what does not), and for the stream uncut.
     """
     extent = Extent(sample.count, sample.block)
     settled = []
@@ -75,13 +75,24 @@ def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -
             settled.append((field, better(plain, tried)))
         else:
             settled.append((field, plain))
+    if not everywhere or len(parts) == 1:
+        return settled
+    known = merged(settled, extent, settings).rank
+    if [field for field, _ in parts] != (bytewise := _bytes(sample.bits)):
+        by_byte: Parts = []
+        for field in bytewise:
+            plain = _plain(sample, field, extent, settings)
+            by_byte.append((field, better(plain, _trial(sample, field, extent, settings, plain.rank, True))))
+        if (rank := merged(by_byte, extent, settings).rank) < known:
+            settled, known = by_byte, rank
     whole = Field(0, sample.bits)
-    if everywhere and len(parts) > 1:
-        known = merged(settled, extent, settings).rank
-        uncut = _trial(sample, whole, extent, settings, known, everywhere)
-        if uncut.rank < known:
-            return [(whole, uncut)]
-    return settled
+    uncut = _trial(sample, whole, extent, settings, known, True)
+    return [(whole, uncut)] if uncut.rank < known else settled
+
+
+def _bytes(bits: int) -> list[Field]:
+    """The bytes of a word, the most significant first, which may be narrower."""
+    return [Field(low, min(8, bits - low)) for low in reversed(range(0, bits, 8))]
 
 
 def _is_literal(choice: Choice) -> bool:

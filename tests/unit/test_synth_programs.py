@@ -363,3 +363,20 @@ def test_rows_of_a_part_of_a_stream_keep_their_places() -> None:
 def test_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="no bytes"):
         synthesize(Memory(b""), "F32", (0,), Profile.BALANCED)
+
+
+def sines(rows: int, columns: int) -> bytes:
+    """A table of positions as transformers have it."""
+    waves = np.arange(rows)[:, None] * 10_000.0 ** (-np.arange(columns // 2) / (columns / 2 - 1))
+    return np.concatenate((np.sin(waves), np.cos(waves)), axis=1).astype("<f2").tobytes()
+
+
+def test_what_recurs_in_bytes_is_stored_by_byte_and_no_larger_in_dense() -> None:
+    data = sines(800, 256)
+    sizes = {}
+    for profile in Profile:
+        plan = planned(data, "F16", (800, 256), profile)
+        assert restored(plan, data) == data
+        sizes[profile] = stored_size(plan, data)
+    assert sizes[Profile.DENSE] <= sizes[Profile.BALANCED] <= sizes[Profile.FAST]
+    assert sizes[Profile.BALANCED] < 0.48 * len(data)
