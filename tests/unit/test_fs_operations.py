@@ -191,7 +191,7 @@ def test_a_replaced_file_is_looked_up_again_and_the_open_one_stays(root: Path) -
 
 
 def test_damage_of_the_head_fails_the_open_alone(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, offset in (("head", 40), ("tail", -90), ("index", -150)):
+    for name, offset in (("head", 40), ("tail", -90), ("index", -110)):
         add_archive(root / f"{name}.brv", [noise(1000)])
         flip(root / f"{name}.brv", offset)
 
