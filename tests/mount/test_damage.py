@@ -64,15 +64,12 @@ def test_a_damaged_block(mount: Mounter, store: Path, data: bytes, section: int,
     assert "m.brv: " in mounted.log.read_text()
 
 
-@pytest.mark.parametrize("where", ["program", "index"])
-def test_damaged_tables_cost_their_tensor(mount: Mounter, store: Path, data: bytes, where: str) -> None:
-    path = store / "m.brv"
-    blocks_before_the_last_two = 16 * 2
-    flip(path, record_at(path, 1) + 48 if where == "program" else -104 - blocks_before_the_last_two - 8)
+def test_a_damaged_program_costs_its_tensor(mount: Mounter, store: Path, data: bytes) -> None:
+    flip(store / "m.brv", record_at(store / "m.brv", 1) + 12)
     check(mount(), data, range(SIZES[0], SIZES[0] + SIZES[1]))
 
 
-@pytest.mark.parametrize("offset", [0, 40, -1, -50, -104 - 14 * 16 - 100])
+@pytest.mark.parametrize("offset", [0, 40, -1, -50, -104 - 3 * 21 - 8, -104 - 30])
 def test_damaged_head_or_index_fails_the_open_alone(
     mount: Mounter, store: Path, data: bytes, offset: int
 ) -> None:
