@@ -11,6 +11,23 @@ size_t sliced_size(size_t m, unsigned w)
     return n;
 }
 
+/* Sets `before` and `pick`, or takes them away. */
+static void lay_out_even(column_classes *c)
+{
+    bool even = c->classes <= 8;
+    uint16_t before[8] = {0};
+    for (size_t g = 0; even && g < (c->places + 63) / 64; g++) {
+        memcpy(c->before + 8 * g, before, sizeof before);
+        for (unsigned j = 0; j < c->classes; j++) {
+            const unsigned n = (unsigned)__builtin_popcountll(c->mask[g * c->classes + j]);
+            before[j] = (uint16_t)(before[j] + n);
+            even &= n <= 32;
+        }
+    }
+    for (size_t i = 0; even && i < c->places; i++) c->pick[i] = (uint8_t)(c->class[i] << 5 | c->rank[i]);
+    if (!even) c->pick = NULL;
+}
+
 /* Derives the other forms of the classes of places. */
 static void lay_out(column_classes *c)
 {
@@ -23,6 +40,7 @@ static void lay_out(column_classes *c)
     }
     for (unsigned j = 0; j < c->classes; at += c->width[j++]) next[j] = at;
     for (size_t i = 0; i < c->places; i++) *next[c->class[i]]++ = (uint16_t)i;
+    lay_out_even(c);
 }
 
 static int unpack_below(const brv_kernels *k, cursor *c, size_t n, unsigned limit, uint8_t *out)
@@ -40,15 +58,18 @@ static int unpack_below(const brv_kernels *k, cursor *c, size_t n, unsigned limi
 int columns_load(node *nd, const brv_kernels *k, cursor *c)
 {
     const size_t places = (size_t)nd->segment, groups = (places + 63) / 64, masks = groups * nd->columns;
-    column_classes *cc = calloc(1, sizeof *cc + masks * sizeof *cc->mask + places * (sizeof *cc->order + 1) + 64 * groups);
+    column_classes *cc = calloc(1, sizeof *cc + masks * sizeof *cc->mask + groups * 8 * sizeof *cc->before +
+                                       places * (sizeof *cc->order + 1) + 2 * 64 * groups);
     if (!cc) return BRV_NO_MEMORY;
     nd->by_place = cc;
     cc->places = places;
     cc->classes = nd->columns;
     cc->mask = (uint64_t *)(cc + 1);
-    cc->order = (uint16_t *)(cc->mask + masks);
+    cc->before = (uint16_t *)(cc->mask + masks);
+    cc->order = cc->before + 8 * groups;
     cc->class = (uint8_t *)(cc->order + places);
     cc->rank = cc->class + places;
+    cc->pick = cc->rank + 64 * groups;
     int rc = unpack_below(k, c, places, nd->columns, cc->class);
     if (!rc) rc = unpack_below(k, c, (size_t)nd->rows * nd->columns, nd->tables, cc->table);
     if (!rc) lay_out(cc);
@@ -219,13 +240,11 @@ static void restore_places(const class_map *map, const brv_kernels *k, walk *w, 
                            unsigned container)
 {
     const column_classes *c = map->by_place;
-    const uint8_t *from[MAX_COLUMN_CLASSES], *class = c->class + w->place;
-    size_t run[MAX_COLUMN_CLASSES];
+    const uint8_t *class = c->class + w->place;
+    size_t run[MAX_COLUMN_CLASSES] = {0};
     take_runs(map, w, run);
-    if (w->words == c->places && container == 1) {
-        for (unsigned j = 0; j < c->classes; j++) from[j] = ordered + run[j];
-        k->interleave(to, c, from);
-    } else
+    if (w->words == c->places && container == 1) k->interleave(to, c, ordered, run);
+    else
         for (size_t j = 0; j < w->words; j++)
             store_word(to, container, j, load_word(ordered, container, run[class[j]]++));
 }

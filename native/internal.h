@@ -101,6 +101,10 @@ typedef struct {
     uint16_t *order;    /* places by class, those of one in their order */
     uint64_t *mask;     /* [ceil(places / 64)][classes]: which of 64 places have a class */
     uint8_t *rank;      /* of each place, to whole 64s: how many of its 64 before it have its class */
+    /* Where no class has more than 32 of 64 places, NULL elsewhere: how many of each class come before those 64,
+     * [ceil(places / 64)][8]; and of each place its class, three bits, and its rank, five. */
+    uint16_t *before;
+    uint8_t *pick;
     size_t width[MAX_COLUMN_CLASSES]; /* places of each class */
     uint8_t table[MAX_ROW_CLASSES * MAX_COLUMN_CLASSES];
 } column_classes;
@@ -334,8 +338,8 @@ typedef struct brv_kernels {
                         size_t to);
     /* the m words of one class from codeword[at..n); returns the next codeword, SIZE_MAX on damage */
     size_t (*tunstall)(const uint64_t *entry, const uint16_t *codeword, size_t at, size_t n, uint8_t *out, size_t m);
-    /* a whole segment from a run for each class of places, which move on; 64 bytes more of each may be read */
-    void (*interleave)(uint8_t *words, const column_classes *c, const uint8_t **run);
+    /* a whole segment from a run of the ordered words for each class of places; 64 bytes more of each may be read */
+    void (*interleave)(uint8_t *words, const column_classes *c, const uint8_t *ordered, const size_t *run);
     uint64_t (*hash)(const void *p, size_t n);
 } brv_kernels;
 

@@ -138,11 +138,12 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
 #define HAVE_INTERLEAVE
 
 /* 64 places at a time: each class's next words go where they belong, as far as the class has places there. */
-static inline void interleave(uint8_t *words, const column_classes *c, const uint8_t **run, unsigned classes)
+static inline void interleave(uint8_t *words, const column_classes *c, const uint8_t *ordered, const size_t *run,
+                              unsigned classes)
 {
     const uint64_t *mask = c->mask;
     const uint8_t *from[MAX_COLUMN_CLASSES];
-    for (unsigned j = 0; j < classes; j++) from[j] = run[j];
+    for (unsigned j = 0; j < classes; j++) from[j] = ordered + run[j];
     for (size_t i = 0; i < c->places; i += 64, mask += classes) {
         const __m512i rank = _mm512_loadu_si512(c->rank + i);
         __m512i x = _mm512_setzero_si512();
@@ -153,14 +154,37 @@ static inline void interleave(uint8_t *words, const column_classes *c, const uin
         if (c->places - i >= 64) _mm512_storeu_si512(words + i, x);
         else _mm512_mask_storeu_epi8(words + i, first_lanes(c->places - i), x);
     }
-    for (unsigned j = 0; j < classes; j++) run[j] = from[j];
 }
 
-static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+/* The next 32 words of two classes. */
+#define TWO_CLASSES(J, K)                                                                                                \
+    _mm512_mask_broadcast_i64x4(                                                                                      \
+        _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)(ordered + run##J + before[J]))), 0xf0,            \
+        _mm256_loadu_si256((const __m256i *)(ordered + run##K + before[K])))
+
+/* The same where no class has more than 32 of 64 places: all that may come is looked up at once. */
+static void interleave_even(uint8_t *words, const column_classes *c, const uint8_t *ordered, const size_t *run)
 {
+    const uint16_t *before = c->before;
+    /* one by one: they have just been stored one by one */
+    const size_t run0 = run[0], run1 = run[1], run2 = run[2], run3 = run[3], run4 = run[4], run5 = run[5], run6 = run[6],
+                 run7 = run[7];
+    for (size_t i = 0; i < c->places; i += 64, before += 8) {
+        const __m512i pick = _mm512_loadu_si512(c->pick + i);
+        const __m512i x = _mm512_permutex2var_epi8(TWO_CLASSES(0, 1), pick, TWO_CLASSES(2, 3));
+        const __m512i y = _mm512_permutex2var_epi8(TWO_CLASSES(4, 5), pick, TWO_CLASSES(6, 7));
+        const __m512i z = _mm512_mask_mov_epi8(x, _mm512_movepi8_mask(pick), y);
+        if (c->places - i >= 64) _mm512_storeu_si512(words + i, z);
+        else _mm512_mask_storeu_epi8(words + i, first_lanes(c->places - i), z);
+    }
+}
+
+static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t *ordered, const size_t *run)
+{
+    if (c->pick) interleave_even(words, c, ordered, run);
     /* as many as writers make, whose pointers then stay in registers */
-    if (c->classes == 8) interleave(words, c, run, 8);
-    else interleave(words, c, run, c->classes);
+    else if (c->classes == 8) interleave(words, c, ordered, run, 8);
+    else interleave(words, c, ordered, run, c->classes);
 }
 
 #include "kernels_x86.h"

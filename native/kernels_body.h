@@ -554,11 +554,13 @@ static void join_w8(uint8_t *restrict d, const uint8_t *restrict sym, const uint
 enum { JOIN_STEP = 1024 };
 
 #ifndef HAVE_INTERLEAVE
-static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t **run)
+static void k_interleave(uint8_t *words, const column_classes *c, const uint8_t *ordered, const size_t *run)
 {
     const uint16_t *to = c->order;
-    for (unsigned j = 0; j < c->classes; j++, run++)
-        for (const uint16_t *end = to + c->width[j]; to < end; to++) words[*to] = *(*run)++;
+    for (unsigned j = 0; j < c->classes; j++) {
+        const uint8_t *from = ordered + run[j];
+        for (const uint16_t *end = to + c->width[j]; to < end; to++) words[*to] = *from++;
+    }
 }
 #endif
 
