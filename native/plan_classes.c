@@ -14,6 +14,7 @@ enum {
     MOST_SEGMENTS = 4096,
     MOST_MEANS = 2 * BRV_MOST_CLASSES,
     MOST_MERGED = BRV_MOST_PAIRS,
+    TERMS = 4096,
     TURNS = 2,   /* in which segments and places are dealt to their classes */
     ROUNDS = 4,
     AT_ONCE = 4, /* segments counted side by side, so that a repeated word does not wait for its own store */
@@ -265,16 +266,17 @@ typedef struct {
     unsigned classes, bins, width;
     size_t symbols;
     uint32_t rows, columns;       /* classes that these are the pairs of; columns is 0 if they are none */
+    double term[TERMS];           /* n log2(n) */
 } merger;
 
 /* Bits of the words of two histograms together, or of one, in whole bits. */
-static double information(const double *a, const double *b, unsigned bins)
+static double information(const merger *m, const double *a, const double *b)
 {
     double total = 0, terms = 0;
-    for (unsigned i = 0; i < bins; i++) {
+    for (unsigned i = 0; i < m->bins; i++) {
         const double n = a[i] + (b ? b[i] : 0);
         total += n;
-        if (n > 1) terms += n * log2_of(n);
+        terms += n < TERMS ? m->term[(size_t)n] : n * log2_of(n);
     }
     return total > 1 ? floor(total * log2_of(total) - terms + 0.5) : 0;
 }
@@ -284,7 +286,7 @@ static void compare(merger *m, unsigned c, unsigned end)
 {
     for (unsigned o = 0; o < end; o++)
         if (o != c && !m->gone[o])
-            m->apart[c][o] = m->apart[o][c] = information(m->member[c], m->member[o], m->bins) - m->alone[c] - m->alone[o];
+            m->apart[c][o] = m->apart[o][c] = information(m, m->member[c], m->member[o]) - m->alone[c] - m->alone[o];
 }
 
 /* With `member` and `hist` given. */
@@ -292,7 +294,7 @@ static void start_merging(merger *m)
 {
     for (unsigned c = 0; c < m->classes; c++) {
         m->became[c] = c;
-        m->alone[c] = information(m->member[c], NULL, m->bins);
+        m->alone[c] = information(m, m->member[c], NULL);
         compare(m, c, c);
     }
 }
@@ -316,7 +318,7 @@ static void merge_two(merger *m)
     for (unsigned b = 0; b < m->bins; b++) m->member[kept][b] += m->member[gone][b];
     for (size_t i = 0; i < symbols; i++) m->hist[kept * symbols + i] += m->hist[gone * symbols + i];
     m->known[kept] = false;
-    m->alone[kept] = information(m->member[kept], NULL, m->bins);
+    m->alone[kept] = information(m, m->member[kept], NULL);
     compare(m, kept, m->classes);
 }
 
@@ -373,6 +375,7 @@ static merger *new_merger(unsigned classes, unsigned width)
     m->width = width;
     m->symbols = symbols;
     m->hist = (uint64_t *)(m + 1);
+    for (unsigned n = 2; n < TERMS; n++) m->term[n] = n * log2_of(n);
     return m;
 }
 

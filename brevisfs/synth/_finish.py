@@ -57,8 +57,10 @@ CLASSED_WORDS = 1 << 15
 LEARN_WORDS = 1 << 20
 """Words that classes of segments are learnt from."""
 
-PAIRS_GAIN = 0.002
-"""The share of a leaf that classes of rows and of columns must save together for pairs to be tried."""
+LONG_WORDS = 3 << 16
+LONG_GAIN, SHORT_GAIN = 0.002, 0.02
+"""The share of a leaf that classes of rows and of columns must save together for pairs to be tried: in leaves
+of LONG_WORDS and more, and in shorter ones, where pairs bring less for the same time."""
 
 HELD_WORDS = 1 << 20
 """Words up to which a leaf keeps its own while it is fitted: each use of them would undo the program anew."""
@@ -207,7 +209,8 @@ def _laid_out(
         if index in rows:
             gained.append(rank - rows[index].rank)
         gained.append(max((rank - way.rank for _, at, way in columns if at == index), default=0.0))
-        if sum(gained) > PAIRS_GAIN * rank:
+        long = leaves[index].extent.count >= LONG_WORDS
+        if sum(gained) > (LONG_GAIN if long else SHORT_GAIN) * rank:
             pairs = _learn(part, node, leaves[index], encoded, 0, segments[index], settings, paired=True)
             if pairs is not None and pairs.rank < (rows.get(index) or choices[index]).rank:
                 usual[index] = pairs
