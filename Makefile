@@ -18,7 +18,7 @@ help:
 	@echo 'make fuzz                libFuzzer on decoder and encoder, ten minutes each (SECONDS=…)'
 	@echo 'make check-native        the three above, shortened'
 	@echo 'make bench-kernels       decoding and encoding next to memcpy (ARGS="--quick --peers --json OUT --files DIR")'
-	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4")'
+	@echo 'make bench-synthesis     the search with parts left out (FILES="model.safetensors", ARGS="--every 4 --phases")'
 	@echo 'make bench-mount         reading through a mount next to a pass-through (ARGS="--quick --throttle 300 1000 --threads 1 2 4")'
 	@echo 'make test-large          the memory that packing a sparse file of 20 GB takes (ARGS="--gigabytes 2")'
 	@echo 'make bench-write         writing through a mount, and reading while a worker packs (ARGS="--quick DIR")'

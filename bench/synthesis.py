@@ -4,18 +4,24 @@ Four searches: the whole one; without A*, in the order of the prior alone and dr
 incumbent; without a prior, all productions as likely; without either. Each with several budgets, so many
 expansions a section. Bytes are those of the encoded sections, seconds the processor's for planning them;
 for a prior, `learning` says what that took before. The default's own budget (`adaptive`) is shown beside.
+
+With --phases: of each file and of all together, the processor's seconds for the search, for fitting what
+it found to all of the words, and for coding them with checksums, with the first of the budgets.
 """
+
+from __future__ import annotations
 
 import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bench.report import Figure, Report
 from brevisfs import _native, safetensors
 from brevisfs.synth import Memory, Plan, Prior, Profile, Strategy, learn_prior, synthesize
+from brevisfs.synth._plan import fit, look_up
 from brevisfs.synth._sections import Cut, sections
 
 BUDGETS = (1, 32, 256)
@@ -28,6 +34,18 @@ COLUMNS = {
     "expanded": 9,
     "told": 8,
     "dropped": 8,
+}
+
+
+PHASES = {
+    "file": 46,
+    "sections": 9,
+    "search": 8,
+    "fitting": 8,
+    "coding": 8,
+    "search/coding": 14,
+    "bytes": 12,
+    "of raw": 8,
 }
 
 
@@ -81,12 +99,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", default="balanced", choices=[profile.value for profile in Profile])
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
     parser.add_argument("--every", type=int, default=1, help="take every so many sections only")
+    parser.add_argument("--phases", action="store_true", help="what search, fitting and coding take")
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args(arguments)
     profile = Profile(options.profile)
     report = Report()
-    for file in options.files:
-        cuts, sources = read(file, options.every)
+    if options.phases:
+        phases(report, options.files, profile, Strategy(options.budgets[0]), options.every)
+    else:
+        ablation(report, options.files, profile, options.budgets, options.every)
+    report.end()
+    if options.json:
+        report.write(options.json, {"profile": profile.value, "every": options.every})
+    return 0
+
+
+def ablation(report: Report, files: list[Path], profile: Profile, budgets: list[int], every: int) -> None:
+    """A table for each file, with a row for each search and budget."""
+    for file in files:
+        cuts, sources = read(file, every)
         started = time.process_time()
         with file.open("rb") as opened:
             prior = learn_prior(opened.fileno(), profile=profile)
@@ -96,14 +127,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
         adaptive = measured(cuts, sources, profile, Strategy(), prior)
         report.row(adaptive.row("full", "adaptive"))
         for search in SEARCHES:
-            for budget in options.budgets:
+            for budget in budgets:
                 known = prior if search.prior else Prior()
                 tally = measured(cuts, sources, profile, Strategy(budget, search.guided), known)
                 report.row(tally.row(search.name, str(budget)))
-    report.end()
-    if options.json:
-        report.write(options.json, {"profile": profile.value, "every": options.every})
-    return 0
+
+
+@dataclass
+class Phases:
+    """What the phases of a pack took, in seconds of the processor."""
+
+    sections: int = 0
+    original: int = 0
+    stored: int = 0
+    search: float = 0.0
+    fitting: float = 0.0
+    coding: float = 0.0
+
+    def take(self, cut: Cut, source: Memory, profile: Profile, strategy: Strategy) -> None:
+        """Plan and code a section."""
+        started = time.process_time()
+        found = look_up(source, cut.dtype, cut.shape, profile, cut.block, strategy, Prior)
+        searched = time.process_time()
+        plan = fit(found, cut.shape, profile, cut.block)
+        fitted = time.process_time()
+        self.stored += stored(plan, source)
+        self.coding += time.process_time() - fitted
+        self.search += searched - started
+        self.fitting += fitted - searched
+        self.original += source.nbytes
+        self.sections += 1
+
+    def add(self, other: Phases) -> None:
+        """Sum up."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def row(self, file: str) -> dict[str, Figure]:
+        """A row of PHASES."""
+        return {
+            "file": file,
+            "sections": self.sections,
+            "search": self.search,
+            "fitting": self.fitting,
+            "coding": self.coding,
+            "search/coding": self.search / self.coding,
+            "bytes": self.stored,
+            "of raw": f"{100 * self.stored / self.original:.3f} %",
+        }
+
+
+def phases(report: Report, files: list[Path], profile: Profile, strategy: Strategy, every: int) -> None:
+    """A row for each file, and one for all."""
+    report.begin("phases", f"{profile}, {strategy.budget} expansions a section", PHASES)
+    every_file = Phases()
+    for file in files:
+        of_file = Phases()
+        for cut, source in zip(*read(file, every), strict=True):
+            of_file.take(cut, source, profile, strategy)
+        report.row(of_file.row(f"{file.parent.name}/{file.name}"))
+        every_file.add(of_file)
+    report.row(every_file.row("all"))
 
 
 def read(file: Path, every: int) -> tuple[list[Cut], list[Memory]]:
@@ -134,15 +218,16 @@ def measured(
 
 
 def stored(plan: Plan, source: Memory) -> int:
-    """Bytes of program, shared parts and payloads."""
+    """Bytes of program, shared parts and payloads, coded with checksums as in a pack."""
     program = _native.Program(plan.wire, plan.shared, plan.bits, plan.count, plan.block, plan.classes)
     payload = bytearray(program.encode_bound())
     step = plan.block * plan.bits // 8
-    blocks = (
-        program.encode_block(index, source.read(lo, min(source.nbytes, lo + step)), payload)
-        for index, lo in enumerate(range(0, source.nbytes, step))
-    )
-    return len(plan.wire) + len(plan.shared) + sum(blocks)
+    spent = len(plan.wire) + len(plan.shared)
+    for index, lo in enumerate(range(0, source.nbytes, step)):
+        data = source.read(lo, min(source.nbytes, lo + step))
+        spent += program.encode_block(index, data, payload)
+        _native.checksum(data)
+    return spent
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from brevisfs import __version__
 from brevisfs.cli._console import complain, describe, exit_code
 from brevisfs.errors import ExitCode
 
+# A numerical library starts threads when it is loaded, for products of matrices of which there are none here.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 _COMMANDS = (
     *("pack", "unpack", "verify", "info", "explain", "checkup", "prior"),
     *("mount", "umount", "status", "convert", "restore"),

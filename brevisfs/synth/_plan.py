@@ -111,7 +111,11 @@ def synthesize(
     bytes and arguments give the same plan. Raises ValueError for an empty source; whatever its `read`
     raises passes through.
     """
-    found = look_up(source, dtype, shape, profile, block, strategy, prior)
+    return fit(look_up(source, dtype, shape, profile, block, strategy, prior), shape, profile, block)
+
+
+def fit(found: Found, shape: Sequence[int], profile: Profile, block: int | None) -> Plan:
+    """The plan with the best of the programs found, fitted to all of the words."""
     finalists = _fitted(found.programs, tuple(shape), block is not None, SETTINGS[profile])
     part, fitted = finalists[0].part, finalists[0].fitted
     node, shared, classes = fitted.node, join_shared(fitted.shared), fitted.classes

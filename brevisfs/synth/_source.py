@@ -17,7 +17,7 @@ RUNS, SHORTEST_RUN, LONGEST_RUN, RUN_SHARE = 64, 1 << 10, 1 << 12, 1 << 11
 LONG_RUN = 1 << 14
 """Length of the runs where words recur at a distance."""
 
-WHOLE_BYTES = 1 << 23
+WHOLE_BYTES = 1 << 25
 """Streams up to this long are read once for all that is asked of them."""
 
 PASS_WORDS = 1 << 19
