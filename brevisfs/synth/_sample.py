@@ -72,11 +72,11 @@ class Sample:
 
     def head(self, most: int, length: int) -> Sample:
         """A smaller sample: up to `most` runs of up to `length` words."""
-        runs = self.runs
-        if len(runs) >= most:
-            runs = [runs[i][:length] for i in spread(len(runs), most)]
+        if len(self.ends) >= most:
+            spans = [(self.ends[i - 1] if i else 0, self.ends[i]) for i in spread(len(self.ends), most)]
+            runs = [self.words[start : min(end, start + length)] for start, end in spans]
         else:
-            runs = [run[at : at + length] for run in runs for at in cuts(len(run), length, most)]
+            runs = [run[at : at + length] for run in self.runs for at in cuts(len(run), length, most)]
         words = runs[0] if len(runs) == 1 else np.concatenate(runs)
         return replace(self, words=words, ends=tuple(accumulate(map(len, runs))))
 

@@ -68,13 +68,14 @@ def looks(glance: Sample) -> list[Look]:
     changes = [list(map(undoing, steps)) for _, steps in every]
     planes = _plan.looks(glance.words, glance.ends, glance.bits, changes)
     found = [Look(name, steps, row) for (name, steps), row in zip(every, planes, strict=True)]
-    return found if found[0].bits > 0 else found[:1]
+    return found if found[0].planes.any() else found[:1]
 
 
 def may_be_simpler(seen: list[Look]) -> bool:
     """Whether some look, though at few words, has a plane that is simpler than without its steps."""
-    plain, *others = seen
-    return any(bool((look.planes <= SURE * plain.planes - CHANCE).any()) for look in others)
+    sure = (SURE * seen[0].planes - CHANCE).tolist()
+    others = (look.planes.tolist() for look in seen[1:])
+    return any(bits <= least for planes in others for bits, least in zip(planes, sure, strict=True))
 
 
 def promising(seen: list[Look]) -> list[Look]:

@@ -49,14 +49,14 @@ def recurs(sample: Sample) -> bool:
 
 def wanted(parts: Parts, everywhere: bool) -> bool:
     """Whether trials may change the parts that a stream was cut into."""
-    return everywhere or any(choice.node == Lit(Zstd()) for _, choice in parts)
+    return everywhere or any(_is_zstd(choice) for _, choice in parts)
 
 
 def untried(sample: Sample, parts: Parts, settings: Settings) -> Parts:
     """The parts without zstd, of which a cut says only what it might come to."""
     extent = Extent(sample.count, sample.block)
     return [
-        (field, _plain(sample, field, extent, settings) if choice.node == Lit(Zstd()) else choice)
+        (field, _plain(sample, field, extent, settings) if _is_zstd(choice) else choice)
         for field, choice in parts
     ]
 
@@ -70,7 +70,7 @@ def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -
     extent = Extent(sample.count, sample.block)
     settled = []
     for (field, plain), (_, choice) in zip(untried(sample, parts, settings), parts, strict=True):
-        if choice.node == Lit(Zstd()) or (everywhere and field.width >= NARROWEST and _is_literal(plain)):
+        if _is_zstd(choice) or (everywhere and field.width >= NARROWEST and _is_literal(plain)):
             tried = _trial(sample, field, extent, settings, plain.rank, everywhere)
             settled.append((field, better(plain, tried)))
         else:
@@ -93,6 +93,10 @@ def settle(sample: Sample, parts: Parts, settings: Settings, everywhere: bool) -
 def _bytes(bits: int) -> list[Field]:
     """The bytes of a word, the most significant first, which may be narrower."""
     return [Field(low, min(8, bits - low)) for low in reversed(range(0, bits, 8))]
+
+
+def _is_zstd(choice: Choice) -> bool:
+    return isinstance(choice.node, Lit) and isinstance(choice.node.encoding, Zstd)
 
 
 def _is_literal(choice: Choice) -> bool:
@@ -138,7 +142,8 @@ def _trial(
         return size
 
     size = tried_at(QUICK_LEVEL)
-    if closely and size + toll <= HOPELESS * known:
+    decided = field.width == sample.bits and size + toll < known
+    if closely and not decided and size + toll <= HOPELESS * known:
         size = tried_at(CLOSE_LEVEL)
     return Choice(Lit(Zstd()), size, toll)
 
