@@ -189,7 +189,7 @@ def least(hist: Histogram, extent: Extent, settings: Settings) -> float:
     entropy = entropy_bits(hist) / int(hist.sum())
     absent = _absent_runs(hist[None])
     tables = (np.count_nonzero(hist) + 2 * len(absent)) / 2
-    time = settings.toll * min(_lookup_ns(entropy), _rans_ns(hist[None]))
+    time = settings.toll * min(_lookup_ns(entropy), _rans_ns(hist[None], settings))
     coded = extent.count * (entropy + time) / 8 + tables + CODED_BYTES
     others = 1 - int(hist.max()) / int(hist.sum())
     listed = extent.count * others * (1 + (np.log2(len(hist)) / 8 if len(hist) > 2 else 0))
@@ -203,8 +203,9 @@ def _lookup_ns(entropy: float) -> float:
     return _times.LOOKUP * min(1.0, max(0.2, (entropy + 1) / 11))
 
 
-def _rans_ns(hists: Histogram) -> float:
-    return _times.RANS_FEW if np.count_nonzero(hists, axis=1).max() <= 64 else _times.RANS
+def _rans_ns(hists: Histogram, settings: Settings) -> float:
+    few = np.count_nonzero(hists, axis=1).max() <= 64 and not settings.portable
+    return _times.RANS_FEW if few else _times.RANS
 
 
 def _tunstall_floor(entropy: float, extent: Extent, settings: Settings) -> float:
@@ -232,7 +233,7 @@ def complete(hist: Histogram, bits: int, extent: Extent, settings: Settings) -> 
     entropy = entropy_bits(hist) / int(hist.sum())
     if entropy * extent.count / 8 < best.rank:
         best = better(best, huffman(hist[None], bits, extent, settings))
-        if extent.count / 8 * (entropy + settings.toll * _rans_ns(hist[None])) < best.rank:
+        if extent.count / 8 * (entropy + settings.toll * _rans_ns(hist[None], settings)) < best.rank:
             best = better(best, rans(hist[None], bits, extent, settings))
     if bits <= SYMBOL_BITS and _tunstall_floor(entropy, extent, settings) < best.rank:
         best = better(best, tunstall(hist, extent, settings))
@@ -266,7 +267,7 @@ def rans(hists: Histogram, bits: int, extent: Extent, settings: Settings, segmen
     encoding = Rans(lanes, PROBABILITY_BITS, len(hists), segment)
     # A lane's initial state of 4 bytes holds about one byte's worth of words.
     extra = tables + extent.blocks * (2 + 3 * lanes)
-    return _coded(encoding, coded, _rans_ns(hists), extra, extent, settings)
+    return _coded(encoding, coded, _rans_ns(hists, settings), extra, extent, settings)
 
 
 def tunstall(hist: Histogram, extent: Extent, settings: Settings) -> Choice:

@@ -119,6 +119,8 @@ def transposed(choice: Choice, columns: int, extent: Extent, settings: Settings)
 def tolls(settings: Settings) -> _plan.Tolls:
     """What the profile pays for decoding."""
     times = {name: getattr(_times, name.upper()) for name in _plan.TIMED}
+    if settings.portable:
+        times["rans_few"] = _times.RANS
     return _plan.tolls(settings.toll, settings.lanes, times)
 
 

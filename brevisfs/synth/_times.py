@@ -9,9 +9,10 @@ What counts is how they stand to each other.
 LOOKUP = 0.85
 """One look into a Huffman table, which yields up to five words."""
 
-RANS, RANS_FEW = 1.5, 0.3
+RANS, RANS_FEW = 1.5, 0.22
 """With tables of any number of symbols, and of at most 64. The former takes 0.5 with AVX-512, 1.4 with AVX2,
-2 to 3 without; the latter are looked up in registers with AVX-512, and take 0.27, elsewhere as the former."""
+2 to 3 without; the latter are looked up in registers with AVX-512, and take 0.2 in runs of blocks, 0.25
+in a block alone, elsewhere as the former (so they count in a `portable` profile)."""
 
 TUNSTALL = 0.35
 """One codeword, whatever it stands for."""
@@ -19,14 +20,14 @@ TUNSTALL = 0.35
 CLASSED, TABLE = 0.04, 0.007
 """Putting segments back in their places, and one more table that has to come into the cache."""
 
-PAIRED = 0.08
+PAIRED = 0.12
 """Putting the words of a row back in their places."""
 
-TRANSPOSE = 0.12
+TRANSPOSE = 0.07
 SPARSE, LISTED = 0.01, 2.0
 """Every word of a sparse literal, and each one that is listed."""
 
-FIELD, JOINED = 0.1, 0.13
+FIELD, JOINED = 0.1, 0.11
 """A field of a Merge, for each byte that a word takes in an array; all fields of one that a single pass puts
 together (see `_fields.is_joined`)."""
 

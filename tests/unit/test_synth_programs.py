@@ -202,7 +202,7 @@ def test_what_is_joined_in_one_pass_has_a_symbol_below_a_quiet_top(top: int) -> 
     symbols = RNG(0).choice(256, 40, replace=False)[RNG(2).binomial(39, 0.5, 100_000)]
     words = (symbols << 8 - top | RNG(1).integers(0, 1 << 8 - top, 100_000)).astype("<u2")
     text = to_text(planned(words.tobytes(), "U16", (100_000,)).node)
-    assert text.startswith(f"Merge({top}: Const 0, 8: Lit huffman" if top else "Merge(8: Lit huffman")
+    assert text.startswith(f"Merge({top}: Const 0, 8: Lit rans" if top else "Merge(8: Lit rans")
     assert text.endswith(f"{8 - top}: Lit raw)")
 
 
