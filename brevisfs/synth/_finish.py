@@ -166,13 +166,18 @@ class _Way:
         return b"" if pairs is None else columns_item(pairs.places, pairs.pairs, pairs.tables)
 
     def choice(self, leaf: _Leaf, hists: Histogram, settings: Settings) -> Choice:
-        """The leaf coded with classes of these histograms."""
-        if self.pairs is not None:
-            return _literal.paired(
-                self.way, hists, leaf.bits, leaf.extent, settings, self.segment, self.pairs
-            )
-        choice = _literal.coded(self.way, hists, leaf.bits, leaf.extent, settings, self.segment)
+        """The leaf coded with classes of these histograms.
+
+        That one table is best for one coder need not hold for several, whose tables cost more.
+        """
+        other = Way.RANS if self.way == Way.HUFFMAN else Way.HUFFMAN
+        coded = (self._coded(way, leaf, hists, settings) for way in (self.way, other))
+        choice = _literal.better(*coded)
         return _literal.transposed(choice, self.columns, leaf.extent, settings) if self.columns else choice
+
+    def _coded(self, way: Way, leaf: _Leaf, hists: Histogram, settings: Settings) -> Choice:
+        form = (hists, leaf.bits, leaf.extent, settings, self.segment)
+        return _literal.coded(way, *form) if self.pairs is None else _literal.paired(way, *form, self.pairs)
 
 
 def _laid_out(

@@ -380,3 +380,15 @@ def test_what_recurs_in_bytes_is_stored_by_byte_and_no_larger_in_dense() -> None
         sizes[profile] = stored_size(plan, data)
     assert sizes[Profile.DENSE] <= sizes[Profile.BALANCED] <= sizes[Profile.FAST]
     assert sizes[Profile.BALANCED] < 0.48 * len(data)
+
+
+def test_several_tables_are_of_the_coder_that_takes_fewer_bytes_with_them() -> None:
+    # With one table that is rANS here, but a frequency takes more than a code length.
+    scales = np.repeat(np.geomspace(1, 100, 6), 32)[RNG(6).permutation(192), None]
+    words = np.clip(RNG(5).normal(128, scales, (192, 360)).round(), 0, 255).astype(np.uint8)
+    data = words.tobytes()
+    dense, balanced = (
+        planned(data, "U8", (192, 360), profile) for profile in (Profile.DENSE, Profile.BALANCED)
+    )
+    assert "Lit huffman(max=11, streams=5, tables=6" in to_text(dense.node)
+    assert stored_size(dense, data) <= stored_size(balanced, data)
