@@ -26,10 +26,11 @@ SMALLEST_BUDGET = 32 * 1024 * 1024
 
 # What a thread holds to decode: the answer, stored bytes, and the parts of blocks before they are joined.
 _THREAD_MEMORY = 3 * REQUEST
-# Beside those that decode, one thread receives, and one can wait for the disk.
-_MORE_THREADS = 2
+# Beside those that decode, one receives. With more of them, reading in order was slower: each has memory of
+# its own to decode with, which then is in no core's cache.
+_MORE_THREADS = 1
 # How far sections are prepared after those that a read has touched, and how much memory that takes.
-_PREPARED_AHEAD, _PREPARED_SECTIONS, _PREPARED_MEMORY = 128 * REQUEST, 64, 4 * REQUEST
+_PREPARED_AHEAD, _PREPARED_SECTIONS, _PREPARED_MEMORY = 256 * REQUEST, 64, 8 * REQUEST
 
 
 class Reads:
@@ -109,14 +110,18 @@ def _read(backing: Backing, offset: int, out: npt.NDArray[np.uint8]) -> None:
 
 
 def _prepare_ahead(reader: Reader, offset: int) -> None:
-    end = min(offset + _PREPARED_AHEAD, reader.size)
+    """What comes after the offset, and after the end what comes first: many read here and there."""
     most = reader.memory + _PREPARED_MEMORY
+    prepared = 0
     for _ in range(_PREPARED_SECTIONS):
-        if offset >= end or reader.memory > most:
+        if prepared >= min(_PREPARED_AHEAD, reader.size) or reader.memory > most:
             return
+        if offset >= reader.size:
+            offset = 0
         stop = reader.section_at(offset).end
         if reader.prepare(offset, stop) < stop:
             return
+        prepared += stop - offset
         offset = stop
 
 
