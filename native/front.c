@@ -2,7 +2,10 @@
  *
  * One party at a time receives: the event loop, as if there were no threads, or one of the threads, the leader. A read
  * of a known handle makes the threads receive, any other request the event loop; so requests of a kind that come one
- * after another are not handed from one to the other. A leader answers small reads itself; for others it steps down. */
+ * after another are not handed from one to the other. A leader answers small reads itself; for others it steps down.
+ *
+ * What a leader hands over the event loop takes up before threads receive again. It must: libfuse leaves the data of a
+ * large request in a pipe of the thread that has received it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/fuse.h>

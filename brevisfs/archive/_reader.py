@@ -123,8 +123,16 @@ class Reader:
         return self._index_memory + self._program_memory
 
     def follow(self, follower: Follower) -> None:
-        """Tell the follower, and none else, of what is prepared from now on."""
-        self._follower = follower
+        """Tell the follower, and none else, of what is prepared, and will be."""
+        with self._lock:
+            self._follower = follower
+            for index, (_, stored) in self._prepared.items():
+                follower.prepared(index, stored)
+
+    def move(self, fd: int) -> None:
+        """Read from another descriptor of the same file. No other call may be going on."""
+        self._fd = fd
+        self._follower = None
 
     def prepare(self, begin: int, end: int) -> int:
         """Prepare the sections of bytes begin to end of the original, one after another.

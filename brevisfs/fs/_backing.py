@@ -1,6 +1,7 @@
 """Backing files that handles hold open: one descriptor and one archive reader for all handles of a file."""
 
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ class Reader(Protocol):
     def offsets(self) -> npt.NDArray[np.int64]: ...
     def section_at(self, offset: int) -> Section: ...
     def follow(self, follower: Follower) -> None: ...
+    def move(self, fd: int) -> None: ...
     def prepare(self, begin: int, end: int) -> int: ...
     def read_into(self, offset: int, out: Any) -> None: ...
     def drop_programs(self) -> None: ...
@@ -63,12 +65,16 @@ class Backings:
 
     Those that are open for reading only are shared by kind and identity. All methods belong to the event
     loop. `open_reader` makes a reader of an archive's descriptor, and `front` is to read all. `memory` is
-    the bytes that the indexes and programs of the open archives took when each was weighed.
+    the bytes that indexes and programs took when each was weighed: those of the open archives, and at most
+    `most_kept` of archives that were closed, for the next time that they are opened.
     """
 
-    def __init__(self, open_reader: Callable[[int], Reader], front: Front) -> None:
+    def __init__(self, open_reader: Callable[[int], Reader], front: Front, most_kept: int) -> None:
         self._open_reader = open_reader
         self._front = front
+        self._most_kept = most_kept
+        self._kept: OrderedDict[Key, Reader] = OrderedDict()
+        self._kept_memory = 0
         self.memory = 0
         self._open: set[Backing] = set()
         self._shared: dict[Key, Backing] = {}
@@ -83,7 +89,9 @@ class Backings:
             backing.weight = backing.reader.memory
 
     async def drop_programs(self) -> None:
-        """Makes the open archives let go of all that they can read again."""
+        """Lets go of all that can be read again."""
+        while self._kept:
+            self._forget_oldest()
         for backing in list(self._open):
             if backing.reader is not None:
                 with self.held(backing):
@@ -96,7 +104,11 @@ class Backings:
         Raises what opening an archive raises, with `opened` closed.
         """
         present = self._shared.get(opened.key)
-        if present is None and opened.kind is Kind.ARCHIVE:
+        if present is None and (kept := self._kept.pop(opened.key, None)) is not None:
+            self._change_kept(-kept.memory)
+            kept.move(opened.file)
+            opened.reader = kept
+        elif present is None and opened.kind is Kind.ARCHIVE:
             try:
                 opened.reader = await trio.to_thread.run_sync(self._open_reader, opened.file)
             except BaseException:
@@ -140,8 +152,26 @@ class Backings:
             if backing.front_file is None or backing.front_file.clear(wait=False):
                 _close_front_file(backing)
                 let_go(backing.file)
+                if backing.reader is not None:
+                    self._keep(backing.key, backing.reader)
             else:
                 trio.lowlevel.spawn_system_task(self._close_later, backing)
+
+    def _keep(self, key: Key, reader: Reader) -> None:
+        if reader.memory > self._most_kept:
+            return
+        self._kept[key] = reader
+        self._change_kept(reader.memory)
+        while self._kept_memory > self._most_kept:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, reader = self._kept.popitem(last=False)
+        self._change_kept(-reader.memory)
+
+    def _change_kept(self, size: int) -> None:
+        self._kept_memory += size
+        self.memory += size
 
     @staticmethod
     async def _close_later(backing: Backing) -> None:

@@ -48,7 +48,7 @@ class Reads:
         self._most = budget - threads * _THREAD_MEMORY
         self._least = self._most // 2
         self.front = Front(threads, self._most)
-        self.backings = Backings(open_reader, self.front)
+        self.backings = Backings(open_reader, self.front, budget // 8)
         self._threads = trio.CapacityLimiter(threads)
         self._requests = 0
 

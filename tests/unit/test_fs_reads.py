@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import trio
 from pyfuse3 import FUSEError
@@ -91,6 +92,30 @@ def test_what_is_decoded_outlives_the_handles() -> None:
         backing = await s.adopt(file)
         assert await s.read(backing, 300, 10) == DATA[300:310]
         assert (s.count("decoded"), s.count("found"), s.count("requests")) == (1, 1, 2)
+
+    run(test)
+
+
+def test_what_is_prepared_does_too() -> None:
+    async def test(s: Setting) -> None:
+        backing = await s.open(ARCHIVE)
+        reader = backing.reader
+        await s.read(backing, 0, len(DATA))
+        for _ in range(3):
+            file = os.dup(backing.file)
+            s.reads.backings.release(backing)
+            await s.closed()
+            assert s.reads.backings.memory > 0
+            backing = await s.adopt(file)
+            assert backing.reader is reader
+            assert backing.front_file is not None
+            room = np.empty(len(DATA), np.uint8)
+            assert backing.front_file.read(0, room)
+            assert bytes(room) == DATA
+        await s.reads.backings.drop_programs()
+        s.reads.backings.release(backing)
+        await s.reads.backings.drop_programs()
+        assert s.reads.backings.memory == 0
 
     run(test)
 
