@@ -107,11 +107,12 @@ static size_t section_at(const brv_file *file, uint64_t offset)
     return lo;
 }
 
-/* Whether the sections that steps can be made of are prepared. */
+/* Whether the sections that steps can be made of are prepared. Reading ahead takes no step for what is there, or too
+ * small to be kept, so that it can touch any number of them. */
 static bool is_prepared(reading *r, const brv_file *file, uint64_t at, uint64_t end)
 {
-    const size_t first = section_at(file, at);
-    for (size_t s = first; s < file->sections && (uint64_t)file->offsets[s] < end && s < first + STEPS; s++)
+    const size_t first = section_at(file, at), most = r->ahead ? file->sections : STEPS;
+    for (size_t s = first; s < file->sections && (uint64_t)file->offsets[s] < end && s - first < most; s++)
         if (!file->parts[s]) {
             r->status = (brv_status){.code = BRV_UNPREPARED, .node = -1, .block = s, .what = "not prepared"};
             return false;

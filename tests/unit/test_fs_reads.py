@@ -292,6 +292,25 @@ def test_a_range_of_many_small_sections() -> None:
     run(test)
 
 
+def test_reading_ahead_comes_to_many_small_sections() -> None:
+    """Of which some are prepared, and none is large enough to be kept."""
+    data, small = noise(4 << 20), [noise(500, number) for number in range(1000)]
+    archive = archive_of(data, *small)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        assert backing.reader is not None
+        assert backing.front_file is not None
+        assert backing.reader.prepare(0, len(data) + 150_000) == len(data) + 150_000
+        out = np.empty(REQUEST, np.uint8)
+        for begin in range(0, len(data), REQUEST):
+            assert backing.front_file.read(begin, out)
+            assert out.tobytes() == data[begin : begin + REQUEST]
+        assert s.count("ahead") > 0
+
+    run(test)
+
+
 def test_programs_go_when_they_take_too_much() -> None:
     # A table of symbols of 16 bits takes memory, so many sections do.
     sections = [noise(128, number) for number in range(100)]
