@@ -93,7 +93,8 @@ class Backings:
         while self._kept:
             self._forget_oldest()
         for backing in list(self._open):
-            if backing.reader is not None:
+            # Others are closed while one is waited for.
+            if backing.reader is not None and backing in self._open:
                 with self.held(backing):
                     await trio.to_thread.run_sync(backing.reader.drop_programs)
                     self.weigh(backing)

@@ -9,6 +9,7 @@ if it cannot.
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +86,9 @@ class Reads:
     async def _prepare_ahead(self, backing: Backing, offset: int) -> None:
         assert backing.reader is not None
         try:
-            await trio.to_thread.run_sync(_prepare_ahead, backing.reader, offset, limiter=self._threads)
+            # What cannot be prepared, a read that needs it tells of.
+            with suppress(BrevisError, OSError, MemoryError):
+                await trio.to_thread.run_sync(_prepare_ahead, backing.reader, offset, limiter=self._threads)
             await self._weigh(backing)
         finally:
             backing.preparing = False

@@ -354,6 +354,41 @@ def test_programs_may_go_at_any_time() -> None:
     run(test)
 
 
+def test_archives_are_closed_while_programs_go() -> None:
+    async def test(s: Setting) -> None:
+        backings = [await s.open(archive_of(noise(1000, number))) for number in range(5)]
+        for backing in backings:
+            await s.read(backing, 0, 1000)
+        while any(backing.users > 1 for backing in backings):
+            await trio.lowlevel.checkpoint()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(s.reads.backings.drop_programs)
+            while all(backing.users == 1 for backing in backings):
+                await trio.lowlevel.checkpoint()
+            for backing in backings:
+                s.reads.backings.release(backing)
+        await s.closed()
+        assert s.reads.backings.memory == 0
+
+    run(test)
+
+
+def test_what_cannot_be_prepared_ahead_is_no_ones_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(s: Setting) -> None:
+        backing = await s.open(ARCHIVE)
+        prepare = Reader.prepare
+
+        def fail(reader: Reader, begin: int, end: int) -> int:
+            if begin == 100:
+                raise OSError(errno.EIO, "no disk")
+            return prepare(reader, begin, end)
+
+        monkeypatch.setattr(Reader, "prepare", fail)
+        assert await s.read(backing, 0, 100) == DATA[:100]
+
+    run(test)
+
+
 def test_too_small_a_budget_is_refused() -> None:
     with pytest.raises(ValueError, match="below the least"):
         Reads(SMALLEST_BUDGET - 1, 1, Reader)
