@@ -4,16 +4,21 @@
  * of a known handle makes the threads receive, any other request the event loop; so requests of a kind that come one
  * after another are not handed from one to the other. A leader answers small reads itself; for others it steps down.
  *
+ * If all threads are at work, nobody receives for a while. If it is a long one, because the disk is slow, the event loop
+ * does, so that what needs no thread need not wait.
+ *
  * What a leader hands over the event loop takes up before threads receive again. It must: libfuse leaves the data of a
  * large request in a pipe of the thread that has received it. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/fuse.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -21,6 +26,9 @@
 
 /* A leader answers reads of this size, if no more than so many steps of so many bytes have to be decoded. */
 enum { SMALL = 64 << 10, FEW = 2, FEW_BYTES = 128 << 10 };
+
+/* How long nobody receives, in ns. */
+enum { PATIENCE = 5000000 };
 
 /* A request as it was received, `result` bytes of it, or what receiving it gave. A read of `file`, if it is one. */
 typedef struct message {
@@ -92,6 +100,23 @@ static void receive_on_loop(brv_front *f, bool on)
     f->looping = on;
 }
 
+/* Has a thread receive, or the event loop if none is idle before long. */
+static void receive_on_threads(brv_front *f)
+{
+    const struct itimerspec patience = {.it_value.tv_nsec = PATIENCE};
+    if (f->idle) pthread_cond_signal(&f->more);
+    else timerfd_settime(f->patience, 0, &patience, NULL);
+}
+
+/* Looks whether threads have been waited for long enough. */
+static void receive_for_threads(brv_front *f)
+{
+    uint64_t times;
+    if (read(f->patience, &times, sizeof times) < 0 || f->led || f->looping) return;
+    receive_on_loop(f, true);
+    f->slow = true;
+}
+
 static void swap(const brv_front *f, struct fuse_buf *a, struct fuse_buf *b)
 {
     struct fuse_buf c;
@@ -146,7 +171,7 @@ static void step_down(worker *w)
     w->leading = false;
     pthread_mutex_lock(&f->lock);
     f->led = false;
-    pthread_cond_signal(&f->more);
+    receive_on_threads(f);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -345,8 +370,13 @@ int front_attach(brv_front *f, void *session, int device, int (*receive)(void *,
     f->loop = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event from_device = {.events = EPOLLIN, .data.fd = device};
     struct epoll_event from_threads = {.events = EPOLLIN, .data.fd = f->passing};
+    struct epoll_event from_timer = {.events = EPOLLIN, .data.fd = f->patience};
+    /* A request can be gone again by the time that it is to be received. */
+    const int flags = fcntl(device, F_GETFL);
     if (f->loop >= 0 && !epoll_ctl(f->loop, EPOLL_CTL_ADD, device, &from_device) &&
-        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->passing, &from_threads)) {
+        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->passing, &from_threads) &&
+        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->patience, &from_timer) && flags >= 0 &&
+        !fcntl(device, F_SETFL, flags | O_NONBLOCK)) {
         f->looping = true;
         f->session = session;
     }
@@ -367,7 +397,8 @@ static bool receive_passed(brv_front *f, struct fuse_buf *buf, int *result)
     return true;
 }
 
-/* Gives a read to the threads, which receive from now on; false if it is none. The caller has the lock. */
+/* Gives a read to the threads, and has them receive from now on if they can; false if it is none. The caller has the
+ * lock. */
 static bool give_to_threads(brv_front *f, struct fuse_buf *buf, int result)
 {
     brv_file *file = f->ending ? NULL : file_read_by(f, buf, result);
@@ -380,8 +411,10 @@ static bool give_to_threads(brv_front *f, struct fuse_buf *buf, int result)
     m->result = result;
     m->file = file;
     put_last(&f->last_read, m);
+    f->slow &= !f->idle;
+    if (f->slow) return true;
     receive_on_loop(f, false);
-    pthread_cond_signal(&f->more);
+    receive_on_threads(f);
     return true;
 }
 
@@ -389,13 +422,13 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
 {
     int result = 0;
     pthread_mutex_lock(&f->lock);
+    receive_for_threads(f);
     const bool passed = receive_passed(f, buf, &result), looping = f->looping;
     pthread_mutex_unlock(&f->lock);
     if (passed) return result;
-    struct pollfd ready = {.fd = f->device, .events = POLLIN};
-    if (!looping || poll(&ready, 1, 0) != 1) return -EINTR;
+    if (!looping) return -EINTR;
     result = f->receive(f->session, buf);
-    if (is_interrupt(buf, result)) return -EINTR;
+    if (result == -EAGAIN || is_interrupt(buf, result)) return -EINTR;
     pthread_mutex_lock(&f->lock);
     if (give_to_threads(f, buf, result)) result = -EINTR;
     pthread_mutex_unlock(&f->lock);
@@ -416,8 +449,9 @@ brv_front *brv_front_new(unsigned threads, size_t limit)
     f->loop = -1;
     f->passing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
     f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    f->patience = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     f->workers = calloc(threads, sizeof *f->workers);
-    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers;
+    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->patience >= 0 && f->workers;
     sigset_t all, before; /* signals are for the other threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -457,6 +491,7 @@ void brv_front_end(brv_front *f)
     close_descriptor(&f->loop);
     close_descriptor(&f->passing);
     close_descriptor(&f->waking);
+    close_descriptor(&f->patience);
 }
 
 static void free_messages(message *m)

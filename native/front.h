@@ -117,8 +117,8 @@ struct brv_front {
     int (*receive)(void *session, struct fuse_buf *buf);
     void *session;
     size_t known;             /* bytes of a fuse_buf */
-    bool led, looping;        /* a thread receives; the event loop does */
-    int device, loop, passing, waking; /* descriptors: the last two are eventfds, `loop` is an epoll's */
+    bool led, looping, slow;  /* a thread receives; the event loop does; and will until a thread is idle */
+    int device, loop, passing, waking, patience; /* descriptors: an epoll's, two eventfds, a timer's */
     unsigned idle, n;
     struct worker *workers;
 };

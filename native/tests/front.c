@@ -167,7 +167,7 @@ static int receive(void *session, struct fuse_buf *buf)
 {
     const int device = *(const int *)session;
     if (!buf->mem && !(buf->mem = malloc(sizeof(request)))) return -ENOMEM;
-    const ssize_t n = recv(device, buf->mem, sizeof(request), MSG_DONTWAIT);
+    const ssize_t n = recv(device, buf->mem, sizeof(request), 0);
     return n < 0 ? -errno : (int)n;
 }
 
@@ -200,6 +200,54 @@ static void event_loop(setting *s, int device, int loop)
         answer_on_loop(s, device, buf.mem);
     }
     free(buf.mem);
+}
+
+/* ---- all threads at work ------------------------------------------------------------------- */
+
+static void await(setting *s, const uint64_t *counter, uint64_t value)
+{
+    for (bool there = false; !there; usleep(100)) {
+        pthread_mutex_lock(&s->front->lock);
+        there = *counter == value;
+        pthread_mutex_unlock(&s->front->lock);
+    }
+}
+
+/* Each but the last reads what another decodes, so that a thread waits; the last asks for what needs no thread. */
+static void *waiting(void *of)
+{
+    const part_of *me = of;
+    setting *s = me->of;
+    request what = {.in = {.len = sizeof what, .opcode = FUSE_READ, .unique = me->number + 1}, .read.size = 10};
+    await(s, &s->front->counters.decoded, 1);
+    if (me->number == CLIENTS - 1) {
+        await(s, &s->front->counters.joined, CLIENTS - 1);
+        what.in = (struct fuse_in_header){.len = sizeof what.in, .opcode = FUSE_STATFS, .unique = me->number + 1};
+    }
+    ask(s, me->number, &what);
+    __atomic_sub_fetch(&s->running, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* That other, which is done when the last has its answer. */
+static void *decoding(void *of)
+{
+    setting *s = of;
+    reading *r = calloc(1, sizeof *r);
+    brv_scratch *scratch = brv_scratch_new();
+    CHECK(r && scratch, "out of memory");
+    uint64_t at = 0;
+    pthread_mutex_lock(&s->front->lock);
+    CHECK(!reading_plan(r, s->file, &at, 10, NULL), "not planned");
+    pthread_mutex_unlock(&s->front->lock);
+    while (__atomic_load_n(&s->running, __ATOMIC_SEQ_CST) == CLIENTS) usleep(100);
+    reading_carry_out(r, scratch);
+    pthread_mutex_lock(&s->front->lock);
+    reading_end(r);
+    pthread_mutex_unlock(&s->front->lock);
+    brv_scratch_free(scratch);
+    free(r);
+    return NULL;
 }
 
 /* ---- what happens meanwhile ---------------------------------------------------------------- */
@@ -254,7 +302,7 @@ static void end(setting *s)
     free(s);
 }
 
-static void run(setting *s, void *(*what)(void *), int device, int loop)
+static void run(setting *s, void *(*what)(void *), void *(*meanwhile)(void *), int device, int loop)
 {
     pthread_t threads[CLIENTS], other;
     part_of numbers[CLIENTS];
@@ -262,7 +310,7 @@ static void run(setting *s, void *(*what)(void *), int device, int loop)
         numbers[i] = (part_of){s, i};
         CHECK(!pthread_create(&threads[i], NULL, what, &numbers[i]), "no thread");
     }
-    CHECK(!pthread_create(&other, NULL, change, s), "no thread");
+    CHECK(!pthread_create(&other, NULL, meanwhile, s), "no thread");
     if (loop >= 0) event_loop(s, device, loop);
     for (unsigned i = 0; i < CLIENTS; i++) pthread_join(threads[i], NULL);
     pthread_join(other, NULL);
@@ -277,7 +325,7 @@ static void *hang_up(void *of)
     return NULL;
 }
 
-static void check_mount(int fd, unsigned rounds)
+static void check_mount(int fd, unsigned rounds, void *(*what)(void *), void *(*meanwhile)(void *))
 {
     setting *s = begin(fd, rounds);
     int ends[2], room = 4 * LARGEST;
@@ -286,11 +334,14 @@ static void check_mount(int fd, unsigned rounds)
     s->kernel = ends[0];
     const int loop = front_attach(s->front, &ends[1], ends[1], receive, offsetof(struct fuse_buf, mem_size));
     CHECK(loop >= 0, "not attached");
+    struct fuse_buf nothing = {0};
+    CHECK(front_receive(s->front, &nothing) == -EINTR, "something was received");
+    free(nothing.mem);
     for (uint64_t handle = 0; handle < HANDLES; handle++)
         CHECK(!brv_front_handle(s->front, handle, handle == PLAIN ? s->plain : s->file), "out of memory");
     pthread_t taking, closing;
     CHECK(!pthread_create(&taking, NULL, answers, s) && !pthread_create(&closing, NULL, hang_up, s), "no thread");
-    run(s, process, ends[1], loop);
+    run(s, what, meanwhile, ends[1], loop);
     pthread_join(taking, NULL);
     pthread_join(closing, NULL);
     end(s);
@@ -304,9 +355,10 @@ int main(int argc, char **argv)
     uint64_t rng = 0x9e3779b97f4a7c15u;
     const int fd = make_archive(&rng);
     setting *s = begin(fd, rounds);
-    run(s, reader, -1, -1);
+    run(s, reader, change, -1, -1);
     end(s);
-    check_mount(fd, rounds);
+    check_mount(fd, rounds, process, change);
+    check_mount(fd, 1, waiting, decoding);
     free_archive(fd);
     printf("front: %u reads by each of %d threads as they were, twice\n", rounds, CLIENTS);
     return 0;
