@@ -368,6 +368,7 @@ def test_archives_are_closed_while_programs_go() -> None:
             for backing in backings:
                 s.reads.backings.release(backing)
         await s.closed()
+        await s.reads.backings.drop_programs()
         assert s.reads.backings.memory == 0
 
     run(test)
