@@ -23,7 +23,7 @@ from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
 from brevisfs.fs._reads import Reads
 from brevisfs.fs._recompression import Recompression
-from brevisfs.fs._tuning import tune
+from brevisfs.fs._tuning import spare_memory, tune
 from brevisfs.store import (
     PRIVATE_FOLDER,
     Session,
@@ -68,6 +68,7 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
                 f"{error.strerror}"
             ) from None
         _raise_descriptor_limit()
+        spare_memory()
         # The mode that a new file is to have comes with the request.
         os.umask(0)
         # What there is now stays to the end: no collection need look at it again.

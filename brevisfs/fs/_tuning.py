@@ -1,7 +1,9 @@
-"""Larger and more requests than the kernel sends by default."""
+"""Larger and more requests than the kernel sends by default, and less memory than malloc takes."""
 
+import ctypes
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 log = logging.getLogger("brevisfs.fs")
@@ -10,6 +12,20 @@ REQUEST = 1024 * 1024
 """The largest request of the kernel, in bytes."""
 
 _REQUESTS_IN_BACKGROUND = 64
+
+# glibc's M_ARENA_MAX, M_MMAP_THRESHOLD (above any request and answer, which would else be mapped anew each
+# time) and M_TRIM_THRESHOLD. The last two it otherwise raises up to 32 and 64 MiB.
+_MALLOC = {-8: 2, -3: REQUEST + 64 * 1024, -1: 8 * REQUEST}
+
+
+def spare_memory() -> None:
+    """Keeps what threads have freed from adding up. glibc gives each an arena of its own, up to eight a core.
+
+    To be called before there are threads. Does nothing with another libc.
+    """
+    with suppress(AttributeError):
+        for parameter, value in _MALLOC.items():
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def tune(device: int) -> None:
