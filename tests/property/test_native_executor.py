@@ -211,11 +211,27 @@ def test_classes_choose_the_table_of_a_segment(encoding: Encoding, cpu: str) -> 
 @pytest.mark.parametrize("columns", [2, 5, 8, 16])
 def test_pairs_of_classes_choose_the_table_of_a_word(segment: int, bits: int, columns: int, cpu: str) -> None:
     rng = np.random.default_rng(segment)
-    count, block, tables, rows = 5000, 1024, 4, 3
-    classes = rng.integers(0, rows, -(-count // segment)).astype(np.uint8)
-    places, pairs = rng.integers(0, columns, segment), rng.integers(0, tables, rows * columns)
+    places = rng.integers(0, columns, segment)
     if segment == 384:
         places[rng.random(segment) < 0.6] = 0  # a class that most of the places have
+    check_pairs(places, columns, bits)
+
+
+@pytest.mark.parametrize("most", [31, 32, 33, 34, 63, 64])
+def test_half_of_the_places_of_a_class_are_looked_up_at_once(most: int, cpu: str) -> None:
+    # What vectors look up at once are 32 words of a class for 64 places.
+    rng = np.random.default_rng(most)
+    places = np.concatenate([rng.permutation(np.arange(64) >= most) for _ in range(3)]).astype(np.int64)
+    check_pairs(places, 2, 8)
+
+
+def check_pairs(places: np.ndarray, columns: int, bits: int) -> None:
+    """Words under a literal with three classes of rows and places of these classes come back as they were."""
+    segment = len(places)
+    rng = np.random.default_rng(segment)
+    count, block, tables, rows = 5000, 1024, 4, 3
+    classes = rng.integers(0, rows, -(-count // segment)).astype(np.uint8)
+    pairs = rng.integers(0, tables, rows * columns)
     at = np.arange(count)
     table = pairs[classes[at // segment] * columns + places[at % segment]]
     words = ((rng.integers(0, 1 << bits, count) >> table) + table) % (1 << bits)
