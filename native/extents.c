@@ -106,6 +106,8 @@ static bool cool(brv_front *f)
     for (unsigned c = 0; c < EXTENT_CLASSES; c++) {
         extent *x = f->spare[c];
         if (!x) continue;
+        /* Else the kernel would sooner or later make huge pages of what is left of one. */
+        madvise((void *)((uintptr_t)x->bytes & -(uintptr_t)SLAB), SLAB, MADV_NOHUGEPAGE);
         madvise(x->bytes, memory_of(c), MADV_DONTNEED);
         f->spare[c] = x->next;
         x->next = f->cold[c];

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -231,6 +232,32 @@ def test_extents_of_any_size_share_the_budget() -> None:
             assert s.count("cached_bytes") <= SMALLEST_BUDGET
 
     run(test)
+
+
+def test_memory_that_was_given_back_is_not_made_huge_pages_again() -> None:
+    data = noise(24 << 20)
+    archives = [archive_of(data, block=block) for block in (8 << 10, 64 << 10, 512 << 10)]
+
+    async def test(s: Setting) -> None:
+        for archive in archives:
+            backing = await s.open(archive)
+            for begin in range(0, len(data), 8 << 10):
+                assert await s.read(backing, begin, 1) == data[begin : begin + 1]
+        assert _huge() - before <= s.count("cached_bytes")
+
+    before = _huge()
+    run(test)
+
+
+def _huge() -> int:
+    """Bytes of this process's memory that the kernel may make huge pages of."""
+    size = huge = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("Size:"):
+            size = int(line.split()[1]) * 1024
+        elif line.startswith("VmFlags:"):
+            huge += size * (" hg" in line)
+    return huge
 
 
 def test_what_a_reader_needs_next_is_decoded_ahead_once_and_then_let_go() -> None:
