@@ -288,11 +288,13 @@ void rans_decode_two(const node *nd, const brv_kernels *k, cursor item[2], const
     uint32_t x[2][MAX_LANES], *const states[2] = {x[0], x[1]};
     for (unsigned b = 0; b < 2; b++) rc[b] = read_states(nd, &item[b], x[b]);
     for (uint32_t c = 0; c < nd->tables; c++) {
-        const size_t *n[2] = {&map[0]->count[c], &map[1]->count[c]};
-        const size_t done = rc[0] || rc[1] ? 0 : k->rans_two(&nd->rans[c], nd->max_len, states, nd->lanes, item, out, *n[0] < *n[1] ? *n[0] : *n[1]);
+        const rans_table *t = &nd->rans[c];
+        const size_t n[2] = {map[0]->count[c], map[1]->count[c]}, both = n[0] < n[1] ? n[0] : n[1];
+        const bool sound = !rc[0] && !rc[1];
+        const size_t done = sound ? k->rans_two(t, nd->max_len, states, nd->lanes, item, out, both) : 0;
         for (unsigned b = 0; b < 2; b++) {
-            if (!rc[b]) rc[b] = k->rans(&nd->rans[c], nd->max_len, 1, x[b], nd->lanes, &item[b], out[b] + done, *n[b] - done);
-            out[b] += *n[b];
+            if (!rc[b]) rc[b] = k->rans(t, nd->max_len, 1, x[b], nd->lanes, &item[b], out[b] + done, n[b] - done);
+            out[b] += n[b];
         }
     }
     for (unsigned b = 0; b < 2; b++)
