@@ -126,6 +126,12 @@ void brv_front_count(brv_front *f, brv_counters *counters);
  * BRV_NO_MEMORY. */
 int brv_front_handle(brv_front *f, uint64_t number, brv_file *file);
 
+/* For so many ns from now on, the inode is known to have no extended attributes; with 0, no more. Threads answer who asks
+ * for some, but for those named user.brevisfs.*, of which they know nothing. */
+void brv_front_bare(brv_front *f, uint64_t inode, uint64_t ns);
+/* Whether it is. */
+int brv_front_is_bare(brv_front *f, uint64_t inode);
+
 /* An archive of `sections` sections, which start at `offsets` in the original; or a plain file if there are none. What
  * is kept of an archive that was closed is found again by its identity. NULL if there is no memory. */
 brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,

@@ -1,8 +1,9 @@
 /* Threads that answer reads of a mount without the interpreter, and hand all other requests to its event loop.
  *
  * One party at a time receives: the event loop, as if there were no threads, or one of the threads, the leader. A read
- * of a known handle makes the threads receive, any other request the event loop; so requests of a kind that come one
- * after another are not handed from one to the other. A leader answers small reads itself; for others it steps down.
+ * of a known handle makes the threads receive, and so do questions in a row for extended attributes that there are not;
+ * any other request the event loop. So requests of a kind that come one after another are not handed from one to the
+ * other. A leader answers small reads and those questions itself; for other reads it steps down.
  *
  * If all threads are at work, nobody receives for a while. If it is a long one, because the disk is slow, the event loop
  * does, so that what needs no thread need not wait.
@@ -20,12 +21,16 @@
 #include <sys/mman.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "front.h"
 
 /* A leader answers reads of this size, if no more than so many steps of so many bytes have to be decoded. */
 enum { SMALL = 64 << 10, FEW = 2, FEW_BYTES = 128 << 10 };
+
+/* The event loop receives so many questions in vain before threads do. */
+enum { VAIN = 4 };
 
 /* How long nobody receives, in ns. */
 enum { PATIENCE = 5000000 };
@@ -160,6 +165,57 @@ static void reply(const brv_front *f, uint64_t unique, struct iovec *parts, size
     parts[0] = (struct iovec){&out, sizeof out};
     for (size_t i = 1; i < n; i++) out.len += (uint32_t)parts[i].iov_len;
     while (writev(f->device, parts, (int)n) < 0 && errno == EINTR) continue;
+}
+
+/* ---- extended attributes ------------------------------------------------------------------- */
+
+/* Those that tell about the mount. */
+static const char OURS[] = "user.brevisfs.";
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The caller has the lock, here and below. */
+static bool is_bare(const brv_front *f, uint64_t inode)
+{
+    const bare *b = &f->bare[inode % BARE];
+    return b->inode == inode && now() < b->until;
+}
+
+/* Whether a request asks for extended attributes of an inode that has none. */
+static bool is_vain(const brv_front *f, const struct fuse_buf *buf, int result)
+{
+    const struct fuse_in_header *in = request_in(buf, result, sizeof(struct fuse_getxattr_in));
+    if (!in || (in->opcode != FUSE_GETXATTR && in->opcode != FUSE_LISTXATTR)) return false;
+    const size_t name = sizeof *in + sizeof(struct fuse_getxattr_in), length = sizeof OURS - 1;
+    if (in->opcode == FUSE_GETXATTR && (size_t)result >= name + length &&
+        !memcmp((const char *)in + name, OURS, length))
+        return false;
+    return is_bare(f, in->nodeid);
+}
+
+/* Without the lock. */
+static void reply_none(const brv_front *f, const struct fuse_buf *buf)
+{
+    const struct fuse_in_header *in = buf->mem;
+    const struct fuse_getxattr_in *asked = (const void *)(in + 1);
+    struct fuse_getxattr_out none = {0};
+    struct iovec parts[2] = {[1] = {&none, sizeof none}};
+    const bool length = in->opcode == FUSE_LISTXATTR && !asked->size;
+    reply(f, in->unique, parts, length ? 2 : 1, in->opcode == FUSE_LISTXATTR ? 0 : ENODATA);
+}
+
+/* Counts a question that the event loop has received; after some in a row an idle thread receives. */
+static void count_vain(brv_front *f)
+{
+    if (++f->vain < VAIN || !f->idle || f->ending) return;
+    f->slow = false;
+    receive_on_loop(f, false);
+    receive_on_threads(f);
 }
 
 /* ---- reads --------------------------------------------------------------------------------- */
@@ -300,9 +356,11 @@ static void lead(worker *w)
         m->result = f->receive(f->session, &m->buf);
         if (m->result == -EINTR || m->result == -EAGAIN || is_interrupt(&m->buf, m->result)) continue;
         pthread_mutex_lock(&f->lock);
-        const bool read = (m->file = file_read_by(f, &m->buf, m->result));
-        if (!read) hand_over(w); /* and the message with it */
+        const bool vain = is_vain(f, &m->buf, m->result);
+        const bool read = !vain && (m->file = file_read_by(f, &m->buf, m->result));
+        if (!vain && !read) hand_over(w); /* and the message with it */
         pthread_mutex_unlock(&f->lock);
+        if (vain) reply_none(f, &m->buf);
         if (read) answer(w);
     }
 }
@@ -430,9 +488,13 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
     result = f->receive(f->session, buf);
     if (result == -EAGAIN || is_interrupt(buf, result)) return -EINTR;
     pthread_mutex_lock(&f->lock);
-    if (give_to_threads(f, buf, result)) result = -EINTR;
+    const bool vain = is_vain(f, buf, result);
+    if (vain) count_vain(f);
+    else f->vain = 0;
+    const bool given = !vain && give_to_threads(f, buf, result);
     pthread_mutex_unlock(&f->lock);
-    return result;
+    if (vain) reply_none(f, buf);
+    return vain || given ? -EINTR : result;
 }
 
 /* ---- for Python ---------------------------------------------------------------------------- */
@@ -539,6 +601,21 @@ void brv_front_count(brv_front *f, brv_counters *counters)
     *counters = f->counters;
     counters->cached_bytes = f->held;
     pthread_mutex_unlock(&f->lock);
+}
+
+void brv_front_bare(brv_front *f, uint64_t inode, uint64_t ns)
+{
+    pthread_mutex_lock(&f->lock);
+    f->bare[inode % BARE] = (bare){inode, now() + ns};
+    pthread_mutex_unlock(&f->lock);
+}
+
+int brv_front_is_bare(brv_front *f, uint64_t inode)
+{
+    pthread_mutex_lock(&f->lock);
+    const bool known = is_bare(f, inode);
+    pthread_mutex_unlock(&f->lock);
+    return known;
 }
 
 int brv_front_handle(brv_front *f, uint64_t number, brv_file *file)

@@ -17,6 +17,9 @@ enum { STEPS = 128, STEP_BYTES = 256 << 10 };
 
 enum { FILE_BUCKETS = 256, HANDLE_BUCKETS = 1024, STREAMS = 16 };
 
+/* Inodes that can be known to be bare at a time, those whose numbers differ in the low bits. */
+enum { BARE = 1 << 14 };
+
 enum extent_state { DECODING, READY, FAILED };
 
 /* [begin, begin + size) of a file, decoded: a block, or a part of one that is larger than LARGEST_EXTENT. Its memory,
@@ -91,6 +94,11 @@ struct fuse_buf {
     size_t mem_size;
 };
 
+/* An inode that has no extended attributes, until a time of CLOCK_MONOTONIC in ns. */
+typedef struct {
+    uint64_t inode, until;
+} bare;
+
 struct brv_front {
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t more;  /* for threads without work */
@@ -113,6 +121,8 @@ struct brv_front {
 
     /* front.c */
     struct handle *handles[HANDLE_BUCKETS];
+    bare bare[BARE];
+    unsigned vain; /* questions for attributes of bare inodes that the event loop has received one after another */
     struct message *reads, **last_read, *passed, **last_passed, *unused_messages;
     int (*receive)(void *session, struct fuse_buf *buf);
     void *session;

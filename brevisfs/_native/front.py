@@ -56,6 +56,14 @@ class Front:
         if lib.brv_front_handle(self.handle, handle, wanted):
             raise MemoryError("no memory for a handle")
 
+    def bare(self, inode: int, nanoseconds: int) -> None:
+        """For so long the inode is known to have no extended attributes; for 0, no more."""
+        lib.brv_front_bare(self.handle, inode, nanoseconds)
+
+    def is_bare(self, inode: int) -> bool:
+        """Whether it is known."""
+        return bool(lib.brv_front_is_bare(self.handle, inode))
+
     def end(self) -> None:
         """Waits for the threads: what was begun is answered. The next session is not this front's."""
         lib.brv_front_end(self.handle)

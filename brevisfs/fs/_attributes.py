@@ -2,7 +2,6 @@
 
 import os
 import stat
-import time
 from collections.abc import Sequence
 
 from pyfuse3 import EntryAttributes, RequestContext, StatvfsData
@@ -65,7 +64,7 @@ class Attributes(State):
     def assign(self, folder: Inode, entry: Entry) -> Inode:
         """The inode of what was just found in a folder; the caller counts the look-up or forgets it again."""
         inode = self.inodes.assign(folder, entry)
-        inode.bare_until = time.monotonic() + _SECONDS if entry.bare else 0.0
+        self.reads.front.bare(inode.number, _SECONDS * 10**9 if entry.bare else 0)
         return inode
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:

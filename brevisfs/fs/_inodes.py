@@ -34,8 +34,7 @@ class Inode:
     `removed` has none, and neither has one that was replaced: `nameless` is then a descriptor of it, for
     those who found it before. `lookups` is the kernel's count, `pins` how often the daemon itself needs it.
     `open` has the backing of every open handle, the last opened last; `opened` is the state of the backing
-    file whose pages the kernel may have, None before the first open. It is known to have no extended
-    attributes until `bare_until`, on the clock of `time.monotonic`. `writers` are the handles that could
+    file whose pages the kernel may have, None before the first open. `writers` are the handles that could
     write, and whatever else is about to change the content; `changes` counts those that ever were.
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
@@ -59,7 +58,6 @@ class Inode:
     changes: int = 0
     version: int = 0
     no_capability: bool = False
-    bare_until: float = 0.0
     is_changing: bool = False
     _lock: trio.Lock | None = None
 

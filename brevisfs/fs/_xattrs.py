@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import stat
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -35,7 +34,7 @@ class Xattrs(Writing):
         if name == _CAPABILITY and file.open:
             return self._capability(file)
         if not name.startswith(PREFIX):
-            if time.monotonic() < file.bare_until:
+            if self.reads.front.is_bare(inode):
                 raise FUSEError(pyfuse3.ENOATTR)
             return await self._on_backing(file, lambda path: os.getxattr(path, name))
         asked = name.removeprefix(PREFIX)
@@ -46,7 +45,7 @@ class Xattrs(Writing):
 
     async def listxattr(self, inode: int, ctx: RequestContext | None = None) -> Sequence[bytes]:
         file = self.inodes[inode]
-        if time.monotonic() < file.bare_until:
+        if self.reads.front.is_bare(inode):
             return []
         names = await self._on_backing(file, os.listxattr)
         hidden = (PREFIX,) if ctx is None or ctx.uid == 0 else (PREFIX, _PRIVILEGED)
@@ -78,7 +77,7 @@ class Xattrs(Writing):
             raise FUSEError(errno.EPERM)
         file.no_capability = False
         await self.change_metadata(file, change)
-        file.bare_until = 0.0
+        self.reads.front.bare(inode, 0)
 
     async def change_metadata(self, file: Inode, change: Callable[[str], None]) -> None:
         """Makes a change of metadata on a path that leads to the backing file."""

@@ -13,6 +13,8 @@
 enum { CLIENTS = 4, LARGEST = 150000, HANDLES = 3, LEAST = 2 << 20, WHOLE = 2 * SIZE };
 /* Of a plain file; and one more than the front knows is read by. */
 enum { PLAIN = HANDLES - 1 };
+/* Inodes that are bare always, now and then, and never. */
+enum { ALWAYS = 1, SOMETIMES, NEVER, INODES };
 
 static const int64_t offsets[] = {0, SIZE};
 static const brv_part parts[] = {{.section = &sections[0]}, {.section = &sections[1], .target = &sections[0], .ref = BRV_XOR}};
@@ -98,8 +100,17 @@ static void *reader(void *of)
 
 typedef struct {
     struct fuse_in_header in;
-    struct fuse_read_in read;
+    union {
+        struct fuse_read_in read;
+        struct {
+            struct fuse_getxattr_in xattr;
+            char name[32];
+        };
+    };
 } request;
+
+/* What the event loop answers to all questions for attributes: no answer of the front's is so long. */
+enum { FROM_LOOP = 11 };
 
 static void ask(setting *s, unsigned number, const request *what)
 {
@@ -118,7 +129,8 @@ static void *process(void *of)
     const client *c = &s->clients[me->number];
     uint64_t rng = 99 + me->number;
     for (unsigned round = 0; round < s->rounds; round++) {
-        request what = {.in = {.len = sizeof what, .opcode = FUSE_READ, .unique = me->number + 1}};
+        request what = {.in = {.opcode = FUSE_READ, .unique = me->number + 1}};
+        what.in.len = sizeof what.in + sizeof what.read;
         size_t n;
         draw(&rng, round, &what.read.offset, &n);
         what.read.size = (uint32_t)n;
@@ -135,6 +147,36 @@ static void *process(void *of)
             CHECK(c->n == n, "%zu bytes of %zu", c->n, n);
             compare(c->bytes, what.read.offset, n);
         }
+    }
+    __atomic_sub_fetch(&s->running, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+/* Asks for extended attributes, often many times in a row. */
+static void *asker(void *of)
+{
+    static const char *const names[] = {"user.a", "user.brevisfs.", "user.brevisfs.state", "security.capability"};
+    const part_of *me = of;
+    setting *s = me->of;
+    const client *c = &s->clients[me->number];
+    uint64_t rng = 55 + me->number;
+    for (unsigned round = 0; round < s->rounds; round++) {
+        request what = {.in = {.unique = me->number + 1, .nodeid = ALWAYS + below(&rng, INODES - ALWAYS)}};
+        const unsigned name = (unsigned)below(&rng, 4);
+        const bool list = !below(&rng, 3), ours = !list && (name == 1 || name == 2);
+        what.in.opcode = below(&rng, 60) ? list ? FUSE_LISTXATTR : FUSE_GETXATTR : FUSE_STATFS;
+        what.xattr.size = below(&rng, 2) ? 100 : 0;
+        what.in.len = sizeof what.in + (what.in.opcode == FUSE_STATFS ? 0 : sizeof what.xattr);
+        if (what.in.opcode == FUSE_GETXATTR) what.in.len += (uint32_t)strlen(strcpy(what.name, names[name])) + 1;
+        ask(s, me->number, &what);
+        const bool from_loop = !c->error && c->n == FROM_LOOP;
+        if (what.in.opcode == FUSE_STATFS) CHECK(!c->error && !c->n, "%zu bytes", c->n);
+        else if (what.in.nodeid == NEVER || ours) CHECK(from_loop, "not from the loop: %d, %zu bytes", c->error, c->n);
+        else if (what.in.nodeid == ALWAYS) CHECK(!from_loop, "from the loop");
+        if (what.in.opcode == FUSE_STATFS || from_loop) continue;
+        const size_t n = list && !what.xattr.size ? sizeof(struct fuse_getxattr_out) : 0;
+        CHECK(c->error == (list ? 0 : ENODATA) && c->n == n, "%zu bytes, %d", c->n, c->error);
+        if (n) CHECK(!((const struct fuse_getxattr_out *)c->bytes)->size, "a length");
     }
     __atomic_sub_fetch(&s->running, 1, __ATOMIC_SEQ_CST);
     return NULL;
@@ -182,7 +224,7 @@ static void answer_on_loop(setting *s, int device, const request *what)
             for (size_t i = 0; i < n; i++) bytes[i] = byte_at(what->read.offset + i);
         out.len += (uint32_t)n;
         if (below(&(uint64_t){what->read.offset | 1}, 2)) prepare(s->file);
-    }
+    } else if (what->in.opcode != FUSE_STATFS) out.len += FROM_LOOP;
     struct iovec all[] = {{&out, sizeof out}, {bytes, out.len - sizeof out}};
     CHECK(writev(device, all, 2) == (ssize_t)out.len, "an answer cannot be sent");
 }
@@ -218,7 +260,8 @@ static void *waiting(void *of)
 {
     const part_of *me = of;
     setting *s = me->of;
-    request what = {.in = {.len = sizeof what, .opcode = FUSE_READ, .unique = me->number + 1}, .read.size = 10};
+    request what = {.in = {.opcode = FUSE_READ, .unique = me->number + 1}, .read.size = 10};
+    what.in.len = sizeof what.in + sizeof what.read;
     await(s, &s->front->counters.decoded, 1);
     if (me->number == CLIENTS - 1) {
         await(s, &s->front->counters.joined, CLIENTS - 1);
@@ -258,7 +301,9 @@ static void *change(void *of)
     uint64_t rng = 5;
     while (__atomic_load_n(&s->running, __ATOMIC_SEQ_CST)) {
         const uint64_t handle = below(&rng, HANDLES);
-        switch (below(&rng, 6)) {
+        switch (below(&rng, 8)) {
+        case 6: brv_front_bare(s->front, SOMETIMES, below(&rng, 2) ? 1000000 : 0); break;
+        case 7: brv_front_bare(s->front, SOMETIMES + BARE, 1000000); break;
         case 0: brv_file_clear(s->file, 1); break;
         case 1: brv_front_handle(s->front, handle, NULL); break;
         case 2: brv_front_limit(s->front, LEAST << below(&rng, 3)); break;
@@ -282,6 +327,7 @@ static setting *begin(int fd, unsigned rounds)
     s->file = opened(s->front, fd, 7);
     s->plain = brv_file_open(s->front, (const uint64_t[5]){0}, fd, 0, NULL, 0);
     CHECK(s->plain, "out of memory");
+    brv_front_bare(s->front, ALWAYS, UINT64_MAX / 2);
     for (unsigned i = 0; i < CLIENTS; i++) {
         pthread_mutex_init(&s->clients[i].lock, NULL);
         pthread_cond_init(&s->clients[i].answered, NULL);
@@ -358,6 +404,7 @@ int main(int argc, char **argv)
     run(s, reader, change, -1, -1);
     end(s);
     check_mount(fd, rounds, process, change);
+    check_mount(fd, rounds, asker, change);
     check_mount(fd, 1, waiting, decoding);
     free_archive(fd);
     printf("front: %u reads by each of %d threads as they were, twice\n", rounds, CLIENTS);

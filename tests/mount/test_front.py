@@ -1,5 +1,6 @@
 """The threads that answer reads without the interpreter, and a mount that has to do without them."""
 
+import errno
 import mmap
 import os
 import subprocess
@@ -133,3 +134,24 @@ def test_a_mount_ends_while_it_is_read(mounted: Mount) -> None:
             finally:
                 ended.set()
             reading.result()
+
+
+def test_questions_for_attributes_of_a_file_that_has_none(mounted: Mount) -> None:
+    """Who answers them changes after some in a row; what is asked in between must be right all the same."""
+    path = mounted.path / "m"
+    for _ in range(3):
+        os.listdir(mounted.path)
+        for _ in range(20):
+            with pytest.raises(OSError) as caught:
+                os.getxattr(path, "user.tag")
+            assert caught.value.errno == errno.ENODATA
+            assert os.listxattr(path) == []
+        assert os.getxattr(path, "user.brevisfs.state") == b"archive"
+        with (mounted.path / "raw").open("rb") as file:
+            assert file.read() == b"".join(SECTIONS)
+        os.setxattr(path, "user.tag", b"yes")
+        assert os.getxattr(path, "user.tag") == b"yes"
+        assert os.listxattr(path) == ["user.tag"]
+        os.removexattr(path, "user.tag")
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(os.listxattr, [path] * 50)) == [[]] * 50
