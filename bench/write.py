@@ -7,14 +7,13 @@ Writing: one file is written from its beginning in pieces of one size, in turn t
 pass-through mount of it and through BrevisFS without recompression, and compared round by round. Nothing is
 synced, so that it is the way to the page cache which is measured.
 
-Packing: an archive is read through the mount, by turns while the worker that packs another file is stopped
-and while it works. The backing file is in memory, nothing of the mount is.
+Packing: an archive is read through the mount, by turns while packing of another file is paused and while it
+goes on. The backing file is in memory, nothing of the mount is.
 """
 
 import argparse
 import errno
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from bench.loads import Load
 from bench.measure import Spread, per_round
 from bench.mount import System, make_model, pack
 from bench.report import shown
-from brevisfs.fs import MountOptions, RecompressionOptions, mount_background, umount
+from brevisfs.fs import MountOptions, RecompressionOptions, command, mount_background, status, umount
 
 PIECES = (1 << 20, 128 << 10, 4 << 10)
 
@@ -171,20 +170,21 @@ def packing(top: Path, quick: bool) -> None:
     daemon = mount_background(store, mounted, MountOptions(recompression=recompression, log=top / "log"))
     try:
         system = System("mount", mounted, store, ".brv", daemon)
-        worker = _worker(daemon)
+        while not _is_packing(mounted):
+            time.sleep(0.01)
         print(f"{'read':>14}  times as long while a worker packs")
         for name, load in BESIDE.items():
-            print(f"{name:>14}  {shown(beside(system, load, worker, rounds))}")
+            print(f"{name:>14}  {shown(beside(system, load, rounds))}")
     finally:
         umount(mounted)
 
 
-def beside(system: System, load: Load, worker: int, rounds: int) -> Spread:
+def beside(system: System, load: Load, rounds: int) -> Spread:
     """How many times as long a load takes while a worker works, round by round."""
     alone: list[float] = []
     together: list[float] = []
     for number in range(-1, rounds):
-        with _stopped(worker):
+        with _paused(system.folder):
             seconds = _time(system, load)
         both = _time(system, load)
         if number >= 0:
@@ -200,23 +200,19 @@ def _time(system: System, load: Load) -> float:
     return time.perf_counter() - began
 
 
-def _worker(daemon: int) -> int:
-    """The process that packs, once it does."""
-    while True:
-        for children in Path(f"/proc/{daemon}/task").glob("*/children"):
-            for child in map(int, children.read_text().split()):
-                if os.getpriority(os.PRIO_PROCESS, child) == 19:
-                    return child
-        time.sleep(0.01)
+def _is_packing(mounted: Path) -> bool:
+    return any(job["total"] for job in status(mounted)["recompression"]["packing"])
 
 
 @contextmanager
-def _stopped(worker: int) -> Iterator[None]:
-    os.kill(worker, signal.SIGSTOP)
+def _paused(mounted: Path) -> Iterator[None]:
+    command(mounted, "pause")
     try:
         yield
     finally:
-        os.kill(worker, signal.SIGCONT)  # fails if there is none any more: then nothing was compared
+        command(mounted, "resume")
+        if not _is_packing(mounted):
+            raise RuntimeError("packing came to its end before all was measured")
 
 
 def serve(source: str, mountpoint: str) -> None:

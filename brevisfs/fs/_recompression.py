@@ -18,6 +18,7 @@ from brevisfs.fs._inodes import Inode
 from brevisfs.fs._options import RecompressionOptions
 from brevisfs.fs._publishing import Publishing, Source
 from brevisfs.fs._state import on_disk
+from brevisfs.fs._yielding import Yielding
 from brevisfs.recompress import Pace, check_room, looks_like_model, too_little
 from brevisfs.recompress.start import Refused, pack_in_worker
 from brevisfs.store import PENDING_SUFFIX, Entry, Kind, Step, Store, Temporary, equal_losers, settle, walk
@@ -26,8 +27,8 @@ log = logging.getLogger("brevisfs.fs")
 
 _FIRST_PAUSE = 30.0
 _LONGEST_PAUSE = 3600.0
-# How often to look whether a pause is over that nothing tells the end of.
-_LOOK_AGAIN = 20.0
+# How often to look whether a pause is over that nothing tells the end of, and whether workers give way.
+_LOOK_AGAIN, _LOOK = 20.0, 0.01
 # Files found at the start that wait; finding more waits for these.
 _MOST_WAITING = 1000
 
@@ -58,6 +59,7 @@ class Recompression:
         self._scanning = True
         self.paused = False
         self.draining = False
+        self._yields = False
         self.packed = 0
         self.saved = 0
         self.refused = 0
@@ -66,6 +68,7 @@ class Recompression:
         """Works until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._put_in_order)
+            nursery.start_soon(self._yield)
             for _ in range(self._options.workers):
                 nursery.start_soon(self._work)
 
@@ -104,8 +107,7 @@ class Recompression:
         if what == b"drain":
             for job in self._waiting.values():
                 job.error = ""
-        for job in self._running.values():
-            self._set_pace(job)
+        self._set_paces()
         self._wake()
 
     def status(self) -> dict[str, Any]:
@@ -171,6 +173,7 @@ class Recompression:
                 if job is not None and (wait <= 0 or self.draining):
                     # The pin goes over with it.
                     self._running[job.inode] = self._waiting.pop(job.inode)
+                    self._wake()
                     return job
             with trio.move_on_after(wait):
                 await changed.wait()
@@ -228,7 +231,7 @@ class Recompression:
 
         def started(set_pace: Callable[[Pace], None]) -> None:
             job.set_pace = set_pace
-            self._set_pace(job)
+            self._set_paces()
 
         size = source.identity.size
         outcome = await pack_in_worker(
@@ -251,9 +254,25 @@ class Recompression:
             # It was changed in the store itself.
             self._add(job.inode, self._options.settle)
 
-    def _set_pace(self, job: Job) -> None:
-        if job.set_pace is not None:
-            job.set_pace(Pace.HURRIED if self.draining else Pace.PAUSED if self.paused else Pace.MODEST)
+    def _set_paces(self) -> None:
+        still = self.paused or self._yields
+        pace = Pace.HURRIED if self.draining else Pace.PAUSED if still else Pace.MODEST
+        for job in self._running.values():
+            if job.set_pace is not None:
+                job.set_pace(pace)
+
+    async def _yield(self) -> None:
+        """Has workers give way while somebody uses the mount, but for those that somebody waits for."""
+        while True:
+            while not self._running or self.paused or self.draining:
+                await self._changed.wait()
+            yielding = Yielding(trio.current_time(), time.process_time())
+            while self._running and not self.paused and not self.draining:
+                await trio.sleep(_LOOK)
+                before, self._yields = self._yields, yielding.look(trio.current_time(), time.process_time())
+                if self._yields != before:
+                    self._set_paces()
+            self._yields = False
 
     # What a former run has left.
 

@@ -2,12 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import trio
@@ -53,56 +53,85 @@ async def pack_in_worker(
 
     `progress` is called with how much of the work is done and all of it, `started` with what sets the
     process's pace, which has to be set. Raises WorkerFailed. If cancelled, the process is gone when it
-    returns.
+    returns. Main thread only.
     """
     command = [sys.executable, "-P", "-m", "brevisfs.recompress.worker"]
     arguments = [str(source), str(target), profile, str(jobs), str(MEMORY)]
     listening, telling = os.pipe()
+    hearing, saying = os.pipe()
     try:
-        try:
-            process = await trio.lowlevel.open_process(
-                command + arguments,
-                stdin=listening,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(source, target),
-                cwd="/",
-                start_new_session=True,
-            )
-        finally:
-            os.close(listening)
-        return await _follow(process, progress, partial(started, partial(_set_pace, process, telling)))
+        async with trio.lowlevel.FdStream(hearing) as said:
+            try:
+                # It is told of the end of the thread that starts it: this one. That takes half a millisecond.
+                process = subprocess.Popen(
+                    command + arguments,
+                    stdin=listening,
+                    stdout=saying,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(source, target),
+                    cwd="/",
+                    start_new_session=True,
+                )
+            finally:
+                os.close(listening)
+                os.close(saying)
+            return await _follow(_Worker(process, telling), said, progress, started)
     finally:
         os.close(telling)
 
 
+class _Worker:
+    """A process and its pace. It is not stopped before it is `ready` to end when it is continued."""
+
+    def __init__(self, process: subprocess.Popen[bytes], telling: int) -> None:
+        self.process = process
+        self._telling = telling
+        self._pace = self._share = Pace.PAUSED
+        self._ready = False
+
+    def set_pace(self, pace: Pace) -> None:
+        self._pace = pace
+        share = Pace.HURRIED if pace is Pace.HURRIED else Pace.MODEST
+        if share is not self._share and self.process.returncode is None:
+            self._share = share
+            with suppress(OSError):  # it has just ended
+                os.write(self._telling, share.value)
+                # It listens only when it has imported all that it needs.
+                take_share(self.process.pid, share)
+        self.send(signal.SIGSTOP if pace is Pace.PAUSED and self._ready else signal.SIGCONT)
+
+    def ready(self) -> None:
+        self._ready = True
+        self.set_pace(self._pace)
+
+    def send(self, number: int) -> None:
+        if self.process.returncode is None:  # else its own number may be another's by now
+            os.kill(self.process.pid, number)
+
+
 async def _follow(
-    process: trio.Process, progress: Callable[[int, int], None], started: Callable[[], None]
+    worker: _Worker,
+    stream: trio.abc.ReceiveStream,
+    progress: Callable[[int, int], None],
+    started: Callable[[Callable[[Pace], None]], None],
 ) -> Outcome:
     """A worker's way to its end."""
-    assert process.stdout is not None
-    async with process.stdout:
-        try:
-            started()
-            said = await _listen(process.stdout, progress)
-            await process.wait()
-        finally:
-            process.kill()
-            with trio.CancelScope(shield=True):
-                await process.wait()
+    process = worker.process
+    try:
+        started(worker.set_pace)
+        said = await _listen(stream, progress, worker.ready)
+    finally:
+        worker.send(signal.SIGKILL)
+        with trio.CancelScope(shield=True):
+            # It keeps its number until this thread knows that it has ended.
+            await trio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        process.wait()
     return _outcome(said, process.returncode)
 
 
-def _set_pace(process: trio.Process, telling: int, pace: Pace) -> None:
-    if process.returncode is not None:
-        return  # its number may be another's by now
-    with suppress(OSError):  # it has just ended
-        os.write(telling, pace.value)
-        # It listens only when it has imported all that it needs.
-        take_share(process.pid, pace)
-
-
-async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None]) -> dict[str, Any]:
+async def _listen(
+    stdout: trio.abc.ReceiveStream, progress: Callable[[int, int], None], ready: Callable[[], None]
+) -> dict[str, Any]:
     """Everything that a worker says; returns what it says last."""
     said: dict[str, Any] = {}
     rest = b""
@@ -110,6 +139,8 @@ async def _listen(stdout: trio.abc.ReceiveStream, progress: Callable[[int, int],
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             said = json.loads(line)
+            if "ready" in said:
+                ready()
             if "done" in said:
                 progress(said["done"], said["total"])
     return said

@@ -2,9 +2,10 @@
 
 SOURCE and TARGET are descriptors, TARGET of an empty file. Says on stdout, a JSON object a line, how far it
 is, `done` of `total`, and last what came of it: `stored` bytes, or why the file was `refused`, or why
-packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Is told its Pace on
-stdin. Ends when its stdin does, which is when whoever started it ends: also while it pauses, unlike a process
-that was stopped.
+packing it `failed`. TARGET is on disk and was compared with SOURCE when it says `stored`. Is told on stdin
+which Pace to take, but for pauses, in which it is stopped; it may be once it has said anything. Ends when its
+stdin does, which is when whoever started it ends. A stopped process would not notice that, so it is
+continued when the thread that has started it ends.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import sys
 import threading
 import time
@@ -26,14 +28,16 @@ from brevisfs.synth import Profile, SourceChanged, pack
 _SECONDS_BETWEEN = 0.5
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IDLE = 3 << 13
+_SET_PARENT_DEATH_SIGNAL = 1
 _TRIES = 20
 
 
 def main(source: str, target: str, profile: str, jobs: str, memory: str) -> None:
     """Packs, syncs, compares."""
     be_modest(int(memory))
-    _going_on.set()
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGCONT)
     threading.Thread(target=_listen, daemon=True).start()
+    _say(ready=True)
     _say(**_pack(int(source), int(target), Profile(profile), int(jobs)))
 
 
@@ -62,11 +66,8 @@ def be_modest(memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-_going_on = threading.Event()
-
-
 class _Progress:
-    """Says how far it is, packing and comparing together, not too often; and is where a pause is made."""
+    """Says how far it is, packing and comparing together, not too often."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -78,7 +79,6 @@ class _Progress:
         self._tell(total + done, 2 * total)
 
     def _tell(self, done: int, total: int) -> None:
-        _going_on.wait()
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _SECONDS_BETWEEN
             _say(done=done, total=total)
@@ -89,7 +89,7 @@ def _say(**what: object) -> None:
     sys.stdout.flush()
 
 
-def _keep(pace: Pace) -> None:
+def _take_share(pace: Pace) -> None:
     for _ in range(_TRIES):
         try:
             take_share(os.getpid(), pace)
@@ -100,12 +100,7 @@ def _keep(pace: Pace) -> None:
 
 def _listen() -> None:
     while said := os.read(0, 1):
-        pace = Pace(said)
-        if pace is Pace.PAUSED:
-            _going_on.clear()
-        else:
-            _keep(pace)
-            _going_on.set()
+        _take_share(Pace(said))
     os._exit(1)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -279,6 +280,10 @@ def workers(daemon: int) -> list[int]:
     return [int(child) for path in found for child in path.read_text().split()]
 
 
+def is_stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 def test_a_worker_that_is_killed_costs_nothing_but_its_job(slowly: Mount, store: Path, large: bytes) -> None:
     begin_packing(slowly, slowly.path / "m", large)
     for worker in workers(slowly.daemon):
@@ -297,7 +302,7 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_job(slowly: Mount, store:
 def test_workers_are_modest_and_alone(slowly: Mount, large: bytes) -> None:
     begin_packing(slowly, slowly.path / "m", large)
     (worker,) = workers(slowly.daemon)
-    soon(lambda: os.getpriority(os.PRIO_PROCESS, worker) == 19)
+    soon(lambda: os.sched_getscheduler(worker) == os.SCHED_IDLE)
     session = Path(f"/proc/{worker}/autogroup")
     soon(lambda: not session.exists() or session.read_text().endswith("nice 19\n"))
     open_files = [os.readlink(path) for path in Path(f"/proc/{worker}/fd").iterdir()]
@@ -325,21 +330,39 @@ def test_paused_and_resumed(slowly: Mount, large: bytes) -> None:
     begin_packing(slowly, slowly.path / "n", large)
     slowly.command("pause")
     (worker,) = workers(slowly.daemon)
-
-    def work() -> str:
-        return Path(f"/proc/{worker}/schedstat").read_text().split()[0]
-
-    def is_idle() -> bool:
-        before = work()
-        time.sleep(0.3)
-        return work() == before
-
-    soon(is_idle)
+    soon(lambda: is_stopped(worker))
     assert slowly.packing()["left"] == 1
     slowly.command("resume")
     slowly.drain()
     assert state(slowly.path / "n") == b"archive"
     assert (slowly.path / "n").read_bytes() == large
+
+
+def test_a_worker_stands_still_for_readers_but_not_all_the_time(
+    slowly: Mount, store: Path, large: bytes
+) -> None:
+    add_archive(store / "read.brv", [noise(1 << 20)])
+    begin_packing(slowly, slowly.path / "m", large)
+    (worker,) = workers(slowly.daemon)
+    ended = threading.Event()
+
+    def read() -> None:
+        with mmap.mmap(-1, 1 << 20) as page:
+            file = os.open(slowly.path / "read", os.O_RDONLY | os.O_DIRECT)
+            while not ended.is_set():
+                os.preadv(file, [page], 0)
+            os.close(file)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for still in (True, False, True, False):
+            soon(lambda still=still: is_stopped(worker) is still)  # type: ignore[misc]
+    finally:
+        ended.set()
+        reader.join()
+    slowly.drain()
+    assert state(slowly.path / "m") == b"archive"
 
 
 def test_a_paused_worker_ends_with_the_daemon(slowly: Mount, large: bytes) -> None:
