@@ -32,7 +32,7 @@ from brevisfs.dsl import (
 )
 from brevisfs.synth import _steps, _times
 from brevisfs.synth._columns import Tile, tile, tiles_of
-from brevisfs.synth._finish import BLOCK_ENTRY_BYTES, Finished, finish
+from brevisfs.synth._finish import Finished, finish
 from brevisfs.synth._hole import Hole
 from brevisfs.synth._literal import Choice, Extent, inside, raw
 from brevisfs.synth._prior import Prior
@@ -40,6 +40,7 @@ from brevisfs.synth._profile import SETTINGS, Profile, Settings
 from brevisfs.synth._sample import spread
 from brevisfs.synth._search import ADAPTIVE, Effort, Found, Strategy, search
 from brevisfs.synth._source import Part, Source, block_words
+from brevisfs.synth._tables import BLOCK_ENTRY_BYTES
 
 CLOSE = 1.1
 """Choices within this factor of the best are fitted too before one is taken."""

@@ -6,9 +6,22 @@ import numpy as np
 import pytest
 
 from brevisfs._native import _plan
-from brevisfs.dsl import Add, BitReverse, Function, Gray, Huffman, Lit, Rans, RotR, ScanKind, Xor, ZigZag
+from brevisfs.dsl import (
+    Add,
+    BitReverse,
+    Function,
+    Gray,
+    Huffman,
+    Lit,
+    Rans,
+    RotR,
+    ScanKind,
+    Xor,
+    ZigZag,
+    to_text,
+)
 from brevisfs.dsl.reference import invert, unflatten
-from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd
+from brevisfs.synth import _classes, _columns, _literal, _structure, _zstd, synthesize
 from brevisfs.synth._literal import inside
 from brevisfs.synth._profile import SETTINGS, Profile
 from brevisfs.synth._sample import Sample, from_flat, spread, to_flat, undo
@@ -130,6 +143,30 @@ def test_words_whose_row_and_column_both_tell_of_them_have_tables_by_pairs(profi
     assert size < 0.99 * stored_size(planned(data, "F16", (400_000,), profile), data)
     assert plan.candidates[0].size == pytest.approx(size, rel=0.002)
     assert restored(plan, data) == data
+
+
+def test_pairs_that_save_little_are_left_to_dense() -> None:
+    rng = np.random.default_rng(3)
+    rows, columns = np.exp(rng.choice([-0.2, 0.2], (1000, 1))), np.exp(rng.choice([-0.2, 0.0, 0.2], 400))
+    data = (rng.normal(0, 0.02, (1000, 400)) * rows * columns).astype(np.float16).tobytes()
+    balanced = planned(data, "F16", (1000, 400), Profile.BALANCED)
+    dense = planned(data, "F16", (1000, 400), Profile.DENSE)
+    assert "columns=8" not in to_text(balanced.node)
+    assert "columns=8" in to_text(dense.node)
+    assert 0 < stored_size(balanced, data) - stored_size(dense, data) < 0.0025 * len(data)
+
+
+def test_columns_that_promised_too_much_give_way_to_rows() -> None:
+    # Every fourth block, which is all that is looked at, has columns of its own; the others have rows.
+    rng = np.random.default_rng(3)
+    looked_at = (np.arange(64) % 4 == 0)[:, None, None]
+    rows = np.exp(np.where(looked_at, 0.3, 0.7) * rng.choice([-1, 1], (64, 256, 1)))
+    columns = np.exp(np.where(looked_at, 0.5, 0.0) * rng.choice([-1, 1], (64, 1, 256)))
+    data = (rng.normal(0, 0.02, (64, 256, 256)) * rows * columns).astype(np.float16).tobytes()
+    plan = planned(data, "F16", (64 * 256, 256))
+    without_tiles = synthesize(Memory(data), "F16", (64 * 256, 256), Profile.BALANCED, 1 << 16)
+    assert "Transpose" not in to_text(plan.node)
+    assert stored_size(plan, data) <= stored_size(without_tiles, data)
 
 
 def test_segments_that_are_alike_stay_in_one_class() -> None:
