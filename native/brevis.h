@@ -145,6 +145,45 @@ void brv_file_close(brv_file *file);
 /* Writes size bytes of an archive to out. 0 or a BRV_ code: BRV_UNPREPARED if a section is not prepared. */
 int brv_file_read(brv_file *file, uint64_t offset, size_t size, uint8_t *out, brv_scratch *s);
 
+/* ---- folders of a store -------------------------------------------------------------------- */
+
+/* A file as lstat shows it, in the order of Python's os.stat_result: times of access, content and change in seconds,
+ * about, and in ns. And the mount that it is on, 0 if that cannot be told. */
+typedef struct {
+    int64_t mode;
+    uint64_t inode, device;
+    int64_t links, owner, group, size, seconds[3];
+    double about[3];
+    int64_t ns[3], block_size, blocks;
+    uint64_t special, mount;
+} brv_state;
+
+/* n files: their names, each ended by a 0, `length` bytes together, and their states. */
+typedef struct {
+    size_t n, length;
+    char *names;
+    brv_state *states;
+    size_t names_room, states_room;
+} brv_files;
+
+/* The files of a folder, open as `folder`: all, or those there are of n names, each ended by a 0. No symlink is followed.
+ * 0, or an errno; the last of `names` is then one without a state, if it was with that file. To be freed in any case. */
+int brv_files_in(int folder, brv_files *files);
+int brv_files_named(int folder, const char *names, size_t n, brv_files *files);
+void brv_files_free(brv_files *files);
+
+/* The length was not to be learned; or there is no sound head. */
+enum { BRV_NOT_OPENED = -1, BRV_NO_HEAD = -2 };
+
+/* A file looked at. If it was opened, `length` is its original's or BRV_NO_HEAD, and `identity` its device, inode, size,
+ * and times of content and change in ns. `bare`: it has no extended attributes. */
+typedef struct {
+    int64_t length, identity[5], bare;
+} brv_look;
+
+/* Looks at n files of a folder; opens those for which `inside` is not 0, if they are regular ones. */
+void brv_look_at(int folder, const char *names, size_t n, const uint8_t *inside, brv_look *looks);
+
 /* ---- encode and analyse -------------------------------------------------------------------- */
 
 /* Bytes that the payload of any block may take at most. */

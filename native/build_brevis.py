@@ -14,6 +14,7 @@ SOURCES = [
     "decode.c",
     "encode.c",
     "extents.c",
+    "folder.c",
     "front.c",
     "huffman.c",
     "interpose.c",

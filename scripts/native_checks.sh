@@ -2,7 +2,7 @@
 # Checks of the C code that need more than the extension module; docs/design/native-checks.md describes them.
 #
 #   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set;
-#                                      plan, read and front, too; front also under ThreadSanitizer
+#                                      plan, read, folder and front, too; front also under ThreadSanitizer
 #   native_checks.sh aarch64 CASES     all built for aarch64, under qemu, and on an x86 without AVX; planning must
 #                                      answer as it does here
 #   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
@@ -57,13 +57,14 @@ sanitize() {
     vectors "$1"
     # shellcheck disable=SC2086  # lists of words, here and below
     objects sanitized cc $flags $sanitizers
-    for check in vectors plan read front; do
+    for check in vectors plan read folder front; do
         # shellcheck disable=SC2086
         cc $flags $sanitizers -o "$build/$check-sanitized" "native/tests/$check.c" "$build"/sanitized/*.o -lzstd -lm
     done
     for cpu in scalar avx2 avx512; do "$build/vectors-sanitized" "$build/vectors-$1" "$cpu"; done
     "$build/plan-sanitized" "$((10 * $1))" native/fuzz/corpus/plan/*
     "$build/read-sanitized"
+    "$build/folder-sanitized"
     "$build/front-sanitized" "$((10 * $1))"
     # shellcheck disable=SC2086
     objects threads cc $flags -fsanitize=thread
@@ -104,13 +105,14 @@ aarch64() {
     objects aarch64/objects aarch64-linux-gnu-gcc $flags -O2 -I"$build/aarch64/zstd"
     # shellcheck disable=SC2086
     objects here cc $flags -O2
-    for check in vectors plan read; do
+    for check in vectors plan read folder; do
         # shellcheck disable=SC2086
         aarch64-linux-gnu-gcc $flags -O2 -static -I"$build/aarch64/zstd" -o "$build/aarch64/$check" \
             "native/tests/$check.c" "$build"/aarch64/objects/*.o "$build/aarch64/zstd.o" -lm
     done
     qemu-aarch64-static "$build/aarch64/vectors" "$build/vectors-$1" scalar
     qemu-aarch64-static "$build/aarch64/read"
+    qemu-aarch64-static "$build/aarch64/folder"
     for check in vectors plan; do
         # shellcheck disable=SC2086
         cc $flags -O2 -o "$build/$check-here" "native/tests/$check.c" "$build"/here/*.o -lzstd -lm

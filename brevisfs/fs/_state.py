@@ -12,7 +12,7 @@ import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.fs._backing import let_go
-from brevisfs.fs._inodes import Inode, Inodes, key_of
+from brevisfs.fs._inodes import Inode, Inodes
 from brevisfs.fs._reads import Reads
 from brevisfs.store import Changes, Entry, Identity, Kind, Session, Step, Store
 
@@ -264,5 +264,5 @@ def descriptor_path(descriptor: int) -> str:
 
 def _root(store: Store) -> Inode:
     status = os.fstat(store.root)
-    entry = Entry(b"", b"", Kind.RAW, status.st_size, status)
-    return Inode(pyfuse3.ROOT_INODE, key_of(entry), Identity.of(status), is_folder=True)
+    key = Kind.RAW, status.st_dev, status.st_ino
+    return Inode(pyfuse3.ROOT_INODE, key, Identity.of(status), is_folder=True)

@@ -4,6 +4,7 @@ from brevisfs.store._catalog import Catalog
 from brevisfs.store._changes import Changes, NeedsRaw, SourceMoved, check_name, sync_folder
 from brevisfs.store._errors import StoreBusy, StoreNotFound
 from brevisfs.store._lock import kept_unmounted, take_lock
+from brevisfs.store._looks import Identity
 from brevisfs.store._metadata import copy_metadata
 from brevisfs.store._names import (
     ARCHIVE_SUFFIX,
@@ -16,7 +17,7 @@ from brevisfs.store._names import (
 from brevisfs.store._private import Private, Temporary
 from brevisfs.store._recover import Place, begin, equal_losers, links, settle, unpack_links, walk
 from brevisfs.store._session import Session, begin_session, exclusive
-from brevisfs.store._store import Entry, Identity, Kind, Step, Store
+from brevisfs.store._store import Entry, Kind, Step, Store
 from brevisfs.store._syscalls import sync_filesystem
 from brevisfs.store._whole import read_whole, write_whole
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from brevisfs.store._store import Identity
+from brevisfs.store._looks import Identity
 
 log = logging.getLogger("brevisfs.store")
 

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from brevisfs.store._looks import Identity
 from brevisfs.store._names import (
     ARCHIVE_SUFFIX,
     LONGEST_NAME,
@@ -19,7 +20,7 @@ from brevisfs.store._names import (
     is_reserved,
 )
 from brevisfs.store._private import Private, Temporary
-from brevisfs.store._store import Entry, Identity, Kind, Store
+from brevisfs.store._store import Entry, Kind, Store
 from brevisfs.store._syscalls import exchange, move
 
 

@@ -34,9 +34,12 @@ def candidates(name: bytes) -> tuple[bytes, bytes, bytes]:
     return name + PENDING_SUFFIX, name, name + ARCHIVE_SUFFIX
 
 
-def ranked(files: Iterable[tuple[bytes, bool]]) -> dict[bytes, list[bytes]]:
-    """Name in the mount → its files in the store, the winner first, of (name in the store, is an archive)."""
+def ranked(files: Iterable[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    """Name in the mount → its files in the store, the winner first, of (name as shown_as tells it, file)."""
     found: dict[bytes, list[bytes]] = {}
-    for file, is_archive in files:
-        found.setdefault(shown_as(file, is_archive), []).append(file)
-    return {name: sorted(those, key=candidates(name).index) for name, those in found.items()}
+    for name, file in files:
+        found.setdefault(name, []).append(file)
+    for name, those in found.items():
+        if len(those) > 1:
+            those.sort(key=candidates(name).index)
+    return found

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from brevisfs.archive import Reader
 from brevisfs.errors import BrevisError
 from brevisfs.store._changes import Changes, same_times, sync_folder
+from brevisfs.store._looks import Identity
 from brevisfs.store._names import ARCHIVE_SUFFIX, PENDING_SUFFIX
 from brevisfs.store._private import Private, Temporary
-from brevisfs.store._store import Entry, Identity, Kind, Step, Store
+from brevisfs.store._store import Entry, Kind, Step, Store
 from brevisfs.store._syscalls import move
 from brevisfs.store._whole import read_whole, write_whole
 

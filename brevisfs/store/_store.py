@@ -11,23 +11,19 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from brevisfs.archive import ArchiveError, NotArchive, original_length
+from brevisfs._native.folder import Files, files_in, files_named, mount_of, status_of
 from brevisfs.store._errors import StoreNotFound
-from brevisfs.store._names import PRIVATE_FOLDER, candidates, is_reserved, ranked, shown_as
-from brevisfs.store._syscalls import mount_of
+from brevisfs.store._looks import FILE, KEPT, Heads, Identity, read_length
+from brevisfs.store._names import PRIVATE_FOLDER, candidates, ranked, shown_as
 
-_HEADS_KEPT = 16384
 _TICK = 100_000_000
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not blocking, so that a pipe put in the place of a file cannot hold the daemon up.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Kind(Enum):
@@ -40,20 +36,6 @@ class Kind(Enum):
     __hash__ = object.__hash__
 
 
-class Identity(NamedTuple):
-    """What tells one state of one backing file from another."""
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
 class Step(NamedTuple):
     """One folder on the way down: its name, and which folder it must be."""
 
@@ -62,12 +44,11 @@ class Step(NamedTuple):
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What a folder of the mount has under one name.
 
-    `file` is the name in the store, `size` the length of the plain file, `status` that of the backing file,
-    which is `bare` if it is known to have no extended attributes.
+    `file` is the name in the store, `size` the length of the plain file, `status` and `identity` those of the
+    backing file, which is `bare` if it is known to have no extended attributes.
     """
 
     name: bytes
@@ -75,11 +56,8 @@ class Entry:
     kind: Kind
     size: int
     status: os.stat_result
+    identity: Identity
     bare: bool = False
-    identity: Identity = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "identity", Identity.of(self.status))
 
     @property
     def is_folder(self) -> bool:
@@ -101,8 +79,9 @@ class Store:
         except OSError as error:
             raise StoreNotFound(f"{path} cannot serve as a store: {error.strerror}") from None
         self._device = os.fstat(self.root).st_dev
-        self._mount = mount_of(self.root, b"")
-        self._heads = _Heads()
+        ((_, state),) = files_named(self.root, [b"."]).each()
+        self._mount = mount_of(state)
+        self._heads = Heads()
         self._surveys = _Surveys()
 
     def close(self) -> None:
@@ -157,13 +136,10 @@ class Store:
     def find(self, folder: int, name: bytes) -> Entry:
         """What a folder of the mount has under `name`; FileNotFoundError if nothing."""
         if name != PRIVATE_FOLDER:
-            for file in candidates(name):
-                status = self._status(folder, file)
-                if status is None:
-                    continue
-                entry = self._look_at(folder, file, status)
-                if entry.name == name:
-                    return entry
+            for file, state in files_named(folder, candidates(name)).each():
+                for entry in self._look_at(folder, [(file, state)]).values():
+                    if entry.name == name:
+                        return entry
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     def entries(self, folder: int) -> list[Entry]:
@@ -172,37 +148,46 @@ class Store:
 
     def survey(self, folder: int) -> list[tuple[Entry, list[Entry]]]:
         """Everything a folder of the mount has, each with the losers of its name."""
-        listing = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            files = [os.fsencode(file) for file in os.listdir(listing)]
-        finally:
-            os.close(listing)
-        place = os.fstat(folder).st_ino
-        known = self._surveys.of(place)
-        seen: dict[bytes, Entry] = {}
-        for file in files:
-            status = self._status(folder, file)
-            if status is not None:
-                entry = known.get(file)
-                if entry is None or not _same_state(entry.status, status):
-                    entry = self._look_at(folder, file, status)
-                seen[file] = entry
-        # What changes again in the same tick of the clock does not show it.
-        past = time.time_ns() - _TICK
-        self._surveys.keep(place, {file: e for file, e in seen.items() if e.status.st_ctime_ns < past})
-        shown = ranked((file, entry.kind is Kind.ARCHIVE) for file, entry in seen.items())
-        return [
-            (seen[winner], [seen[loser] for loser in losers])
-            for name, (winner, *losers) in shown.items()
-            if name != PRIVATE_FOLDER
-        ]
+        begun, place = time.time_ns(), os.fstat(folder).st_ino
+        last, files = self._surveys.of(place), files_in(folder)
+        if files == last.files:
+            return last.found
+        states = dict(files.each())
+        entries = {file: e for file, e in last.entries.items() if states.get(file) == last.states[file]}
+        new = [(file, state) for file, state in states.items() if file not in entries]
+        entries.update(self._look_at(folder, new))
+        survey = _Survey(files, states, entries, _by_name(entries))
+        self._surveys.keep(place, survey.as_of(begun))
+        return survey.found
 
-    def _look_at(self, folder: int, file: bytes, status: os.stat_result) -> Entry:
-        """A file by itself, whatever else may stand for its name."""
-        length, bare = self._look_inside(folder, file, status)
-        if bare is None:
-            bare = _is_bare(folder, file, status)
-        return _entry(shown_as(file, length is not None), file, length, status, bare)
+    def _look_at(self, folder: int, files: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Entry]:
+        """Files in these states, each by itself, whatever else may stand for its name.
+
+        Without those that something is mounted on.
+        """
+        seen = []
+        for file, state in files:
+            status = self._status(state)
+            if status is not None:
+                seen.append((file, status, Identity.of(status)))
+        return {
+            file: _entry(file, status, identity, length, bare)
+            for (file, status, identity), (length, bare) in zip(
+                seen, self._heads.look_at(folder, seen), strict=True
+            )
+        }
+
+    def _status(self, state: bytes) -> os.stat_result | None:
+        """None for what something is mounted on.
+
+        A file can be on a device of its own though nothing is mounted there, as on overlayfs. A folder can be
+        that too, a subvolume, and nothing can be moved there from the store.
+        """
+        status = status_of(state)
+        if status.st_dev == self._device:
+            return status
+        same_mount = self._mount is not None and mount_of(state) == self._mount
+        return status if same_mount and not stat.S_ISDIR(status.st_mode) else None
 
     def losers(self, folder: int, entry: Entry) -> list[bytes]:
         """The files that would stand for the entry's name if its own were not there."""
@@ -221,7 +206,7 @@ class Store:
 
         `access` is O_RDONLY, O_WRONLY, O_RDWR or O_PATH.
         """
-        file = os.open(entry.file, _FILE | access, dir_fd=folder)
+        file = os.open(entry.file, FILE | access, dir_fd=folder)
         if not os.path.samestat(os.fstat(file), entry.status):
             os.close(file)
             raise OSError(errno.ESTALE, "the file was replaced", entry.file)
@@ -234,153 +219,70 @@ class Store:
         if kind is Kind.ARCHIVE:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                length = _read_length(file)
+                length = read_length(file)
             finally:
                 os.close(file)
-        return _entry(b"", b"", length, status, False)
+        return _entry(b"", status, Identity.of(status), length, bare=False)
 
     def _shows_as(self, folder: int, file: bytes) -> bytes | None:
         """The name in the mount of a file, None if there is no such file."""
-        status = self._status(folder, file)
-        if status is None:
-            return None
-        return shown_as(file, self._original_length(folder, file, status) is not None)
-
-    def _status(self, folder: int, file: bytes) -> os.stat_result | None:
-        """None for what is not there and for what is mounted there."""
-        try:
-            status = os.stat(file, dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):
-                return None
-            raise
-        if status.st_dev == self._device or self._is_of_a_layer(folder, file, status):
-            return status
-        return None
-
-    def _is_of_a_layer(self, folder: int, file: bytes, status: os.stat_result) -> bool:
-        """Whether a file is on a device of its own though nothing is mounted there, as on overlayfs.
-
-        A folder can be that too, a subvolume, and nothing can be moved there from the store.
-        """
-        if stat.S_ISDIR(status.st_mode) or self._mount is None:
-            return False
-        return mount_of(folder, file) == self._mount
-
-    def _original_length(self, folder: int, file: bytes, status: os.stat_result) -> int | None:
-        """None if the file is no archive, or has a name under which archives are plain files.
-
-        What cannot be read cannot be told to be an archive, and is shown as it is.
-        """
-        return self._look_inside(folder, file, status)[0]
-
-    def _look_inside(
-        self, folder: int, file: bytes, status: os.stat_result
-    ) -> tuple[int | None, bool | None]:
-        """As _original_length; and, if the file had to be opened for that, whether it is bare."""
-        if not (is_reserved(file) and stat.S_ISREG(status.st_mode)):
-            return None, None
-        identity = Identity.of(status)
-        known = self._heads.known(identity)
-        if known is not None:
-            return known.length, None
-        try:
-            descriptor = os.open(file, _FILE, dir_fd=folder)
-        except OSError:
-            return None, None
-        try:
-            head = _Head(_read_length(descriptor))
-            opened = os.fstat(descriptor)
-            self._heads.learn(identity if _same_state(opened, status) else Identity.of(opened), head)
-            return head.length, _has_no_attributes(descriptor)
-        except OSError:
-            return None, None
-        finally:
-            os.close(descriptor)
+        entry = self._look_at(folder, files_named(folder, [file]).each()).get(file)
+        return None if entry is None else entry.name
 
 
-class _Head(NamedTuple):
-    """The original's length, 0 if neither head nor tail tells it, None if the file is no archive."""
+class _Survey(NamedTuple):
+    """What a folder had: its files, with the states of some and what these are, and what they stand for.
 
-    length: int | None
+    `files` is None if the files have to be looked at singly.
+    """
 
+    files: Files | None
+    states: dict[bytes, bytes]
+    entries: dict[bytes, Entry]
+    found: list[tuple[Entry, list[Entry]]]
 
-class _Heads:
-    """The heads of files seen before, so that none is opened again while it has not changed."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[Identity, _Head] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def known(self, identity: Identity) -> _Head | None:
-        with self._lock:
-            if identity in self._known:
-                self._known.move_to_end(identity)
-            return self._known.get(identity)
-
-    def learn(self, identity: Identity, head: _Head) -> None:
-        with self._lock:
-            self._known[identity] = head
-            if len(self._known) > _HEADS_KEPT:
-                self._known.popitem(last=False)
+    def as_of(self, begun: int) -> "_Survey":
+        """What can be relied on: what changes again in the same tick of the clock does not show it."""
+        old = {file: e for file, e in self.entries.items() if e.status.st_ctime_ns < begun - _TICK}
+        return self if len(old) == len(self.entries) else _Survey(None, self.states, old, [])
 
 
 class _Surveys:
     """What the folders that were listed last had, by the folder's inode number.
 
-    A listing looks at every file again, and takes from here what is known of those that are unchanged.
+    A listing asks for the states of all files, and takes from here what is known of those that are unchanged.
     """
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[int, dict[bytes, Entry]] = OrderedDict()
+        self._surveys: OrderedDict[int, _Survey] = OrderedDict()
         self._count = 0
         self._lock = threading.Lock()
 
-    def of(self, folder: int) -> dict[bytes, Entry]:
+    def of(self, folder: int) -> _Survey:
         with self._lock:
-            return self._entries.get(folder, {})
+            return self._surveys.get(folder, _NOTHING)
 
-    def keep(self, folder: int, entries: dict[bytes, Entry]) -> None:
+    def keep(self, folder: int, survey: _Survey) -> None:
         with self._lock:
-            self._count += len(entries) - len(self._entries.pop(folder, {}))
-            self._entries[folder] = entries
-            while self._count > _HEADS_KEPT and len(self._entries) > 1:
-                self._count -= len(self._entries.popitem(last=False)[1])
+            self._count += len(survey.states) - len(self._surveys.pop(folder, _NOTHING).states)
+            self._surveys[folder] = survey
+            while self._count > KEPT and len(self._surveys) > 1:
+                self._count -= len(self._surveys.popitem(last=False)[1].states)
 
 
-def _same_state(one: os.stat_result, other: os.stat_result) -> bool:
-    """As equal identities, of files on one device."""
-    return (
-        one.st_ctime_ns == other.st_ctime_ns
-        and one.st_ino == other.st_ino
-        and one.st_size == other.st_size
-        and one.st_mtime_ns == other.st_mtime_ns
-    )
+_NOTHING = _Survey(None, {}, {}, [])
 
 
-def _read_length(file: int) -> int | None:
-    try:
-        return original_length(file)
-    except NotArchive:
-        return None
-    except ArchiveError:
-        return 0
+def _by_name(entries: dict[bytes, Entry]) -> list[tuple[Entry, list[Entry]]]:
+    shown = ranked((entry.name, file) for file, entry in entries.items())
+    return [
+        (entries[winner], [entries[loser] for loser in losers])
+        for name, (winner, *losers) in shown.items()
+        if name != PRIVATE_FOLDER
+    ]
 
 
-def _is_bare(folder: int, file: bytes, status: os.stat_result) -> bool:
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        return False
-    return _has_no_attributes(b"/proc/self/fd/%d/%s" % (folder, file))
-
-
-def _has_no_attributes(file: int | bytes) -> bool:
-    try:
-        return not os.listxattr(file, follow_symlinks=isinstance(file, int))
-    except OSError:
-        return False
-
-
-def _entry(name: bytes, file: bytes, length: int | None, status: os.stat_result, bare: bool) -> Entry:
+def _entry(file: bytes, status: os.stat_result, identity: Identity, length: int | None, bare: bool) -> Entry:
     if length is None:
-        return Entry(name, file, Kind.RAW, status.st_size, status, bare)
-    return Entry(name, file, Kind.ARCHIVE, length, status, bare)
+        return Entry(file, file, Kind.RAW, status.st_size, status, identity, bare)
+    return Entry(shown_as(file, True), file, Kind.ARCHIVE, length, status, identity, bare)

@@ -3,15 +3,11 @@
 import ctypes
 import errno
 import os
-import struct
 from contextlib import suppress
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _NOREPLACE = 1
 _EXCHANGE = 2
-_HERE = 0x1100  # AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW
-_MOUNT = 0x1000  # STATX_MNT_ID
-_STATX = struct.Struct("=I140xQ104x")
 
 
 def move(old_folder: int, old: bytes, new_folder: int, new: bytes) -> None:
@@ -43,15 +39,6 @@ def sync_filesystem(folder: int) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     finally:
         os.close(descriptor)
-
-
-def mount_of(folder: int, name: bytes) -> int | None:
-    """Which mount a file in a folder is on, or the folder if `name` is empty; None if that cannot be told."""
-    answer = ctypes.create_string_buffer(_STATX.size)
-    if not hasattr(_libc, "statx") or _libc.statx(folder, name, _HERE, _MOUNT, answer):
-        return None
-    known, mount = _STATX.unpack(answer.raw)
-    return mount if known & _MOUNT else None
 
 
 def _rename(old_folder: int, old: bytes, new_folder: int, new: bytes, flags: int) -> None:

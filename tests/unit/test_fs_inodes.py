@@ -15,7 +15,8 @@ from brevisfs.store import Entry, Identity, Kind
 
 def entry(path: Path, kind: Kind = Kind.RAW) -> Entry:
     status = path.lstat()
-    return Entry(os.fsencode(path.name), os.fsencode(path.name), kind, status.st_size, status)
+    name = os.fsencode(path.name)
+    return Entry(name, name, kind, status.st_size, status, Identity.of(status))
 
 
 @pytest.fixture
@@ -152,7 +153,8 @@ def test_a_file_keeps_its_number_when_it_is_moved_changed_and_packed(inodes: Ino
     assert known(inodes, b) is inode
     archive = write(tmp_path / "b.brv", "packed")
     inodes.rebind(inode, Kind.ARCHIVE, archive.stat())
-    found = Entry(b"b", b"b.brv", Kind.ARCHIVE, 1, archive.stat())
+    status = archive.stat()
+    found = Entry(b"b", b"b.brv", Kind.ARCHIVE, 1, status, Identity.of(status))
     assert inodes.assign(inodes.root, found) is inode
     assert inode.places == [(inodes.root, b"b")]
     assert inodes.at(inodes.root, b"a") is None

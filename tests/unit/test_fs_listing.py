@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import trio
 from pyfuse3 import FUSEError
 
+from brevisfs._native import folder as native
 from brevisfs.archive import Reader
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
@@ -36,14 +37,13 @@ def test_an_archive_is_opened_once_and_never_again_while_it_is_unchanged(
     for name, size in sizes.items():
         add_archive(tmp_path / f"{os.fsdecode(name)}.brv", [noise(size)])
     opened: list[bytes] = []
-    real = os.open
+    real = native.look_at
 
-    def open_and_note(path: Any, *arguments: Any, **keywords: Any) -> int:
-        if isinstance(path, bytes) and path.endswith(b".brv"):
-            opened.append(path)
-        return real(path, *arguments, **keywords)
+    def look_and_note(folder: int, names: Sequence[bytes], inside: Sequence[bool]) -> list[native.Look]:
+        opened.extend(name for name, opens in zip(names, inside, strict=True) if opens)
+        return real(folder, names, inside)
 
-    monkeypatch.setattr(os, "open", open_and_note)
+    monkeypatch.setattr(native, "look_at", look_and_note)
     with Store(tmp_path) as store:
         for count in (20, 0, 0):
             assert {entry.name: entry.size for entry in store.entries(store.root)} == sizes
@@ -114,12 +114,13 @@ def test_a_listing_does_not_hide_what_a_folder_gets_meanwhile(
 def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         add_archive(tmp_path / f"{number}.brv", [noise(number + 1)])
-    real, looked = time.time_ns, []
+    looked: list[bytes] = []
+    real = time.time_ns
     look_at = Store._look_at
 
-    def look_and_note(store: Store, folder: int, file: bytes, status: os.stat_result) -> Entry:
-        looked.append(file)
-        return look_at(store, folder, file, status)
+    def look_and_note(store: Store, folder: int, files: list[tuple[bytes, bytes]]) -> dict[bytes, Entry]:
+        looked.extend(file for file, _ in files)
+        return look_at(store, folder, files)
 
     monkeypatch.setattr(Store, "_look_at", look_and_note)
     monkeypatch.setattr(time, "time_ns", lambda: real() + 10**9)

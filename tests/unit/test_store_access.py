@@ -3,11 +3,12 @@
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from brevisfs._native import folder as native
 from brevisfs.store import Entry, Kind, Step, Store, StoreNotFound
 from tests.stores import add_archive, flip, noise
 
@@ -103,10 +104,13 @@ def test_a_head_is_read_once(store: Store, root: Path, monkeypatch: pytest.Monke
     add_archive(root / "x.brv", [noise(50)])
     shown(store)
 
-    def unexpected(fd: int) -> int:
-        raise AssertionError("read again")
+    real = native.look_at
 
-    monkeypatch.setattr("brevisfs.store._store.original_length", unexpected)
+    def look_outside(folder: int, names: Sequence[bytes], inside: Sequence[bool]) -> list[native.Look]:
+        assert not any(inside), "read again"
+        return real(folder, names, inside)
+
+    monkeypatch.setattr(native, "look_at", look_outside)
     assert find(store, b"x").size == 50
     os.utime(root / "x.brv", ns=(1, 1))
     with pytest.raises(AssertionError):
@@ -181,3 +185,99 @@ def test_no_store(tmp_path: Path, what: str) -> None:
     with pytest.raises(StoreNotFound) as caught:
         Store(tmp_path / what)
     assert str(tmp_path / what) in str(caught.value)
+
+
+def test_files_are_found_as_lstat_shows_them(root: Path) -> None:
+    add_archive(root / "x.brv", [noise(50)])
+    (root / "folder").mkdir()
+    (root / "link").symlink_to("nowhere")
+    os.mkfifo(root / "pipe", 0o640)
+    os.utime(root / "x.brv", ns=(-1, 2**33 * 10**9 + 123_456_789))
+    os.utime(root / "folder", ns=(0, 0))
+    strange = os.fsdecode(b"\xff\n \x01")
+    (root / strange).write_text("x")
+    folder = os.open(root, os.O_PATH)
+    try:
+        found = dict(native.files_in(folder).each())
+        assert found.keys() == {os.fsencode(name) for name in os.listdir(root)}
+        for name, state in found.items():
+            shown, real = native.status_of(state), os.lstat(root / os.fsdecode(name))
+            for field in (field for field in dir(real) if field.startswith("st_")):
+                assert getattr(shown, field) == getattr(real, field), (name, field)
+        mounts = {native.mount_of(state) for state in found.values()}
+        assert len(mounts) == 1
+        some = native.files_named(folder, [b"pipe", b"nothing", b"n" * 256, b"", b"link"])
+        assert dict(some.each()) == {name: found[name] for name in (b"pipe", b"link")}
+        assert list(native.files_named(folder, []).each()) == []
+    finally:
+        os.close(folder)
+
+
+def test_what_files_are_cannot_be_learned(root: Path) -> None:
+    file = os.open(root, os.O_RDONLY)
+    os.close(file)
+    with pytest.raises(OSError) as caught:
+        native.files_in(file)
+    assert caught.value.errno == errno.EBADF
+    with pytest.raises(OSError) as caught:
+        native.files_named(file, [b"x", b"y"])
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, b"x")
+
+
+def test_a_file_that_may_not_be_read_is_shown_as_it_is(store: Store, root: Path) -> None:
+    add_archive(root / "x.brv", [noise(50)])
+    (root / "x.brv").chmod(0)
+    os.setxattr(root / "x.brv", "user.tag", b"")
+    if os.geteuid():
+        assert (find(store, b"x.brv").kind, find(store, b"x.brv").bare) == (Kind.RAW, False)
+    (root / "x.brv").chmod(0o400)
+    assert (find(store, b"x").kind, find(store, b"x").bare) == (Kind.ARCHIVE, False)
+
+
+def test_looking_at_a_file_does_not_show(store: Store, root: Path) -> None:
+    add_archive(root / "x.brv", [noise(50)])
+    os.utime(root / "x.brv", ns=(0, 10**18))
+    assert find(store, b"x").size == 50
+    assert (root / "x.brv").stat().st_atime_ns == 0
+
+
+def test_what_takes_the_place_of_a_file_meanwhile_is_looked_at_as_what_it_is(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the two, by what asks for states and what looks: nothing wrong is remembered or waited for."""
+    add_archive(root / "x.brv", [noise(50)])
+    real = native.look_at
+
+    def make_pipe() -> None:
+        (root / "x.brv").unlink()
+        os.mkfifo(root / "x.brv")
+
+    def make_link() -> None:
+        (root / "x.brv").unlink()
+        (root / "x.brv").symlink_to("other.brv")
+
+    def make_other() -> None:
+        (root / "x.brv").unlink()
+        add_archive(root / "x.brv", [noise(60)])
+
+    add_archive(root / "other.brv", [noise(70)])
+    changes = [make_pipe, make_link, make_other, (root / "x.brv").unlink]
+    for change, length in zip(changes, (None, None, 60, None), strict=True):
+        (root / "x.brv").unlink()
+        add_archive(root / "x.brv", [noise(50)])
+
+        def change_and_look(
+            folder: int, names: Sequence[bytes], inside: Sequence[bool], change: Callable[[], None] = change
+        ) -> list[native.Look]:
+            if names == [b"x.brv"]:
+                change()
+            return real(folder, names, inside)
+
+        monkeypatch.setattr(native, "look_at", change_and_look)
+        if length is None:
+            assert find(store, b"x.brv").kind is Kind.RAW
+        else:
+            assert find(store, b"x").size == length
+        monkeypatch.setattr(native, "look_at", real)
+        if change is make_other:
+            assert find(store, b"x").size == 60

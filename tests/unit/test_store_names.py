@@ -1,6 +1,7 @@
 """Names alone decide which file of the store a name of the mount means."""
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 
@@ -37,17 +38,22 @@ def test_only_suffixed_names_are_reserved() -> None:
     ]
 
 
+def shown(files: Iterable[tuple[bytes, bool]]) -> dict[bytes, list[bytes]]:
+    """Of files and whether they are archives."""
+    return ranked((shown_as(file, is_archive), file) for file, is_archive in files)
+
+
 def test_the_pending_archive_beats_the_raw_file_beats_the_archive() -> None:
     files = [(b"x", False), (b"x.brv", True), (b"x.brv+", True)]
     for some in itertools.permutations(files):
-        assert ranked(some) == {b"x": [b"x.brv+", b"x", b"x.brv"]}
+        assert shown(some) == {b"x": [b"x.brv+", b"x", b"x.brv"]}
     for some in itertools.permutations(files[:2]):
-        assert ranked(some) == {b"x": [b"x", b"x.brv"]}
-    assert ranked(files[1:]) == {b"x": [b"x.brv+", b"x.brv"]}
+        assert shown(some) == {b"x": [b"x", b"x.brv"]}
+    assert shown(files[1:]) == {b"x": [b"x.brv+", b"x.brv"]}
 
 
 def test_a_text_file_is_no_rival() -> None:
-    assert ranked([(b"x", False), (b"x.brv", False), (b"x.brv+", False)]) == {
+    assert shown([(b"x", False), (b"x.brv", False), (b"x.brv+", False)]) == {
         b"x": [b"x"],
         b"x.brv": [b"x.brv"],
         b"x.brv+": [b"x.brv+"],
@@ -62,6 +68,6 @@ def test_every_winner_is_a_candidate_for_its_name() -> None:
     ]
     for kinds in itertools.product((False, True), repeat=len(names)):
         files = dict(zip(names, kinds, strict=True))
-        for name, those in ranked(files.items()).items():
+        for name, those in shown(files.items()).items():
             assert sorted(those, key=candidates(name).index) == those
             assert all(shown_as(file, files[file]) == name for file in those)

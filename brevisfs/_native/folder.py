@@ -1,0 +1,91 @@
+"""What the files of a folder are, learned in one call for all of them, without the interpreter."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from brevisfs._native._brevis import ffi, lib
+
+_STATUS, _MOUNT = struct.Struct("=qQQ7q3d5qQ"), struct.Struct("=Q")
+_STATE = _STATUS.size + _MOUNT.size
+_LOOK = struct.Struct("=7q")
+
+
+class Files(NamedTuple):
+    """Files as they were found: two that are equal have the same names in the same states."""
+
+    names: bytes
+    states: bytes
+
+    def each(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each name with its state, see `status_of`."""
+        states = (self.states[at : at + _STATE] for at in range(0, len(self.states), _STATE))
+        return zip(self.names.split(b"\0"), states, strict=False)
+
+
+class Look(NamedTuple):
+    """A file looked at.
+
+    `length` is that of its original, NO_HEAD if the file's head does not tell; then, what it was when it was
+    opened. NOT_OPENED if it was not. It is `bare` if it has no extended attributes.
+    """
+
+    length: int
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    bare: int
+
+
+NOT_OPENED: int = lib.BRV_NOT_OPENED
+NO_HEAD: int = lib.BRV_NO_HEAD
+
+
+def files_in(folder: int) -> Files:
+    """All files of a folder that is open as `folder`. Raises OSError."""
+    return _found(lambda files: lib.brv_files_in(folder, files))
+
+
+def files_named(folder: int, names: Sequence[bytes]) -> Files:
+    """Those that there are of these. Raises OSError."""
+    return _found(lambda files: lib.brv_files_named(folder, _joined(names), len(names), files))
+
+
+def status_of(state: bytes) -> os.stat_result:
+    """What lstat says of a file."""
+    return os.stat_result(_STATUS.unpack_from(state))
+
+
+def mount_of(state: bytes) -> int | None:
+    """The mount that a file is on, None if that cannot be told."""
+    mount: int = _MOUNT.unpack_from(state, _STATUS.size)[0]
+    return mount or None
+
+
+def look_at(folder: int, names: Sequence[bytes], inside: Iterable[bool]) -> list[Look]:
+    """Looks at files of a folder, and into those that are regular and for which `inside` says so."""
+    looks = ffi.new("brv_look[]", len(names))
+    lib.brv_look_at(folder, _joined(names), len(names), bytes(inside), looks)
+    return list(map(Look._make, _LOOK.iter_unpack(ffi.buffer(looks))))
+
+
+def _joined(names: Sequence[bytes]) -> bytes:
+    return b"\0".join([*names, b""])
+
+
+def _found(find: Callable[[Any], int]) -> Files:
+    files = ffi.new("brv_files *")
+    try:
+        error = find(files)
+        names = ffi.unpack(files.names, files.length) if files.length else b""
+        if error:
+            at = names.split(b"\0")[-2] if names.count(b"\0") > files.n else None
+            raise OSError(error, os.strerror(error), at)
+        return Files(names, bytes(ffi.buffer(files.states, files.n * _STATE)) if files.n else b"")
+    finally:
+        lib.brv_files_free(files)

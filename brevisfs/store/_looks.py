@@ -1,0 +1,104 @@
+"""What is remembered of files that were looked at, so that none is opened again while it has not changed."""
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from brevisfs._native import folder as native
+from brevisfs.archive import ArchiveError, NotArchive, original_length
+from brevisfs.store._names import is_reserved
+
+KEPT = 16384
+"""Files of which something is remembered at most."""
+# Not blocking, so that a pipe put in the place of a file cannot hold the daemon up.
+FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Identity(NamedTuple):
+    """What tells one state of one backing file from another."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Identity":
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+_UNKNOWN = -1
+
+Seen = tuple[bytes, os.stat_result, Identity]
+"""A file of a folder, and its state just now."""
+
+
+class Heads:
+    """Lengths of originals by the identity of the archive, None if that is none; and how to learn them."""
+
+    def __init__(self) -> None:
+        self._lengths: OrderedDict[Identity, int | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look_at(self, folder: int, files: Sequence[Seen]) -> Iterator[tuple[int | None, bool]]:
+        """Of files of a folder the length of the original, and whether they have no extended attributes.
+
+        The length is 0 if neither head nor tail tells it; None if the file is no archive, or has a name under
+        which archives are plain files, or cannot be read.
+        """
+        lengths = self._recall(files)
+        inside = [length == _UNKNOWN for length in lengths]
+        looks = native.look_at(folder, [file for file, _, _ in files], inside)
+        for seen, length, look in zip(files, lengths, looks, strict=True):
+            yield self._learn(folder, seen, look) if length == _UNKNOWN else length, bool(look.bare)
+
+    def _recall(self, files: Sequence[Seen]) -> list[int | None]:
+        with self._lock:
+            return [
+                self._lengths.get(identity, _UNKNOWN)
+                if is_reserved(file) and stat.S_ISREG(status.st_mode)
+                else None
+                for file, status, identity in files
+            ]
+
+    def _learn(self, folder: int, seen: Seen, look: native.Look) -> int | None:
+        if look.length == native.NOT_OPENED:
+            return None
+        file, _, identity = seen
+        length: int | None = look.length
+        opened = Identity(*look[1:6])
+        if length == native.NO_HEAD:
+            try:
+                length, opened = _without_head(folder, file)
+            except OSError:
+                return None
+        with self._lock:
+            # An open file may be on another device than its name.
+            self._lengths[identity if identity[1:] == opened[1:] else opened] = length
+            if len(self._lengths) > KEPT:
+                self._lengths.popitem(last=False)
+        return length
+
+
+def _without_head(folder: int, file: bytes) -> tuple[int | None, Identity]:
+    """Of a file without a sound head."""
+    descriptor = os.open(file, FILE, dir_fd=folder)
+    try:
+        opened = Identity.of(os.fstat(descriptor))
+        return read_length(descriptor), opened
+    finally:
+        os.close(descriptor)
+
+
+def read_length(file: int) -> int | None:
+    """Of an open file, as Heads.look_at."""
+    try:
+        return original_length(file)
+    except NotArchive:
+        return None
+    except ArchiveError:
+        return 0
