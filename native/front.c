@@ -6,7 +6,7 @@
  * other. A leader answers small reads and those questions itself; for other reads it steps down.
  *
  * If all threads are at work, nobody receives for a while. If it is a long one, because the disk is slow, the event loop
- * does, so that what needs no thread need not wait.
+ * does, so that what needs no thread need not wait; small reads of what is in memory it answers, too.
  *
  * What a leader hands over the event loop takes up before threads receive again. It must: libfuse leaves the data of a
  * large request in a pipe of the thread that has received it. */
@@ -49,7 +49,7 @@ struct handle {
     struct handle *next;
 };
 
-/* A thread, what it works on, and whether it leads. */
+/* Who answers reads, what he works on, and whether he is a thread that leads. */
 typedef struct worker {
     brv_front *front;
     pthread_t thread;
@@ -252,13 +252,15 @@ static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
     reply(f, unique, parts, r->n + 1, 0);
 }
 
+static uint64_t place(const brv_file *file, uint64_t at) { return at < file->size ? at : file->size; }
+
 /* False if it cannot be answered here. */
 static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
 {
     brv_front *f = w->front;
     reading *r = &w->reading;
-    uint64_t at = offset < file->size ? offset : file->size;
-    const uint64_t begin = at, end = file->size - at > size ? at + size : file->size;
+    const uint64_t begin = place(file, offset), end = place(file, offset + size);
+    uint64_t at = begin;
     pthread_mutex_lock(&f->lock);
     f->counters.requests++;
     const int rc = reading_plan(r, file, &at, end, w->reply);
@@ -281,7 +283,25 @@ static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t 
     return good;
 }
 
-static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+/* As answer_archive, of what is ready. The caller has the lock. */
+static bool answer_ready(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+{
+    brv_front *f = w->front;
+    reading *r = &w->reading;
+    const uint64_t begin = place(file, offset), end = place(file, offset + size);
+    uint64_t at = begin;
+    if (!range_is_ready(file, begin, end) || reading_plan(r, file, &at, end, w->reply)) return false;
+    f->counters.requests++;
+    read_ahead(file, begin, end);
+    pthread_mutex_unlock(&f->lock);
+    reply_reading(f, unique, r);
+    pthread_mutex_lock(&f->lock);
+    reading_end(r);
+    return true;
+}
+
+/* As answer_archive; `at_once`, if it is in memory. */
+static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint64_t offset, size_t size, bool at_once)
 {
     size_t done = 0;
     for (int flags = RWF_NOWAIT; done < size;) {
@@ -289,7 +309,7 @@ static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint6
         const ssize_t got = preadv2(file->fd, &rest, 1, (off_t)(offset + done), flags);
         if (!got) break;
         if (got > 0) done += (size_t)got;
-        else if (errno != EINTR && !flags) return false;
+        else if (errno != EINTR && (at_once || !flags)) return false;
         else if (errno != EINTR) {
             step_down(w);
             flags = 0;
@@ -309,7 +329,7 @@ static void answer(worker *w)
     const struct fuse_in_header *in = m->buf.mem;
     const struct fuse_read_in *read = (const void *)(in + 1);
     const bool done = m->file->sections ? answer_archive(w, m->file, in->unique, read->offset, read->size)
-                                        : answer_plain(w, m->file, in->unique, read->offset, read->size);
+                                        : answer_plain(w, m->file, in->unique, read->offset, read->size, false);
     pthread_mutex_lock(&f->lock);
     file_end(m->file);
     message *other = done ? NULL : take_message(f);
@@ -412,6 +432,7 @@ static bool worker_begin(brv_front *f, worker *w)
 
 static void worker_end(worker *w)
 {
+    if (!w->front) return;
     brv_scratch_free(w->scratch);
     if (w->message) give_message(w->front, w->message);
     if (w->reply) munmap(w->reply, REQUEST);
@@ -455,6 +476,25 @@ static bool receive_passed(brv_front *f, struct fuse_buf *buf, int *result)
     return true;
 }
 
+/* Answers a small read that waits for nothing, if no thread is idle. The caller has the lock. */
+static bool answer_on_loop(brv_front *f, const struct fuse_buf *buf, int result)
+{
+    brv_file *file = f->idle || f->ending ? NULL : file_read_by(f, buf, result);
+    if (!file) return false;
+    worker *w = f->on_loop;
+    const struct fuse_in_header *in = buf->mem;
+    const struct fuse_read_in *read = (const void *)(in + 1);
+    bool done = false;
+    if (read->size <= SMALL && file->sections) done = answer_ready(w, file, in->unique, read->offset, read->size);
+    else if (read->size <= SMALL) {
+        pthread_mutex_unlock(&f->lock);
+        done = answer_plain(w, file, in->unique, read->offset, read->size, true);
+        pthread_mutex_lock(&f->lock);
+    }
+    file_end(file);
+    return done;
+}
+
 /* Gives a read to the threads, and has them receive from now on if they can; false if it is none. The caller has the
  * lock. */
 static bool give_to_threads(brv_front *f, struct fuse_buf *buf, int result)
@@ -491,10 +531,10 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
     const bool vain = is_vain(f, buf, result);
     if (vain) count_vain(f);
     else f->vain = 0;
-    const bool given = !vain && give_to_threads(f, buf, result);
+    const bool taken = !vain && (answer_on_loop(f, buf, result) || give_to_threads(f, buf, result));
     pthread_mutex_unlock(&f->lock);
     if (vain) reply_none(f, buf);
-    return vain || given ? -EINTR : result;
+    return vain || taken ? -EINTR : result;
 }
 
 /* ---- for Python ---------------------------------------------------------------------------- */
@@ -513,7 +553,9 @@ brv_front *brv_front_new(unsigned threads, size_t limit)
     f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     f->patience = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     f->workers = calloc(threads, sizeof *f->workers);
-    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->patience >= 0 && f->workers;
+    f->on_loop = calloc(1, sizeof *f->on_loop);
+    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->patience >= 0 && f->workers &&
+                f->on_loop && worker_begin(f, f->on_loop);
     sigset_t all, before; /* signals are for the other threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -570,6 +612,7 @@ void brv_front_free(brv_front *f)
 {
     if (!f) return;
     brv_front_end(f);
+    if (f->on_loop) worker_end(f->on_loop);
     free_messages(f->passed);
     free_messages(f->unused_messages);
     for (size_t i = 0; i < HANDLE_BUCKETS; i++)
@@ -584,6 +627,7 @@ void brv_front_free(brv_front *f)
     pthread_cond_destroy(&f->more);
     pthread_mutex_destroy(&f->lock);
     free(f->workers);
+    free(f->on_loop);
     free(f);
 }
 

@@ -130,7 +130,7 @@ struct brv_front {
     bool led, looping, slow;  /* a thread receives; the event loop does; and will until a thread is idle */
     int device, loop, passing, waking, patience; /* descriptors: an epoll's, two eventfds, a timer's */
     unsigned idle, n;
-    struct worker *workers;
+    struct worker *workers, *on_loop; /* n threads, and who answers in the event loop */
 };
 
 /* ---- extents.c: all with the lock held ----------------------------------------------------- */
@@ -156,6 +156,8 @@ bool extents_room_ahead(brv_front *f, size_t bytes);
 /* Plans the reading of [*at, end), or of what comes first of it, to out, and moves *at. The caller has the lock. 0, or
  * BRV_UNPREPARED with the section in r->status. */
 int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out);
+/* Whether all of [at, end) is in extents that are ready. The caller has the lock. */
+bool range_is_ready(const brv_file *file, uint64_t at, uint64_t end);
 /* Has decoded what the reader of [begin, end) will want next. The caller has the lock. */
 void read_ahead(brv_file *file, uint64_t begin, uint64_t end);
 /* Decodes what is to be decoded, with the help of idle threads, and waits for what others decode. Takes the lock. */

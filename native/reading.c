@@ -120,14 +120,27 @@ static bool is_prepared(reading *r, const brv_file *file, uint64_t at, uint64_t 
     return true;
 }
 
-/* The extent around byte lo of a section of `total` bytes: [*begin, *end) of the section. */
-static void around(const brv_part *part, uint64_t total, uint64_t lo, uint64_t *begin, uint64_t *end)
+/* What a range of a file has of one extent: bytes lo to hi of a section that starts at `start`, of extent [begin, end)
+ * of it. */
+typedef struct {
+    const brv_part *part;
+    uint64_t start, begin, end, lo, hi;
+} piece;
+
+/* The first piece of [at, stop), in section *s; moves that. */
+static piece next_piece(const brv_file *file, size_t *s, uint64_t at, uint64_t stop)
 {
-    const brv_program *p = part->section->program;
-    const uint64_t block = (uint64_t)p->block / 8 * p->bits, first = lo / block * block;
-    const uint64_t last = first + block < total ? first + block : total;
-    *begin = lo - (lo - first) % LARGEST_EXTENT;
-    *end = *begin + LARGEST_EXTENT < last ? *begin + LARGEST_EXTENT : last;
+    piece p = {.part = file->parts[*s], .start = (uint64_t)file->offsets[*s]};
+    const uint64_t total = (*s + 1 < file->sections ? (uint64_t)file->offsets[*s + 1] : file->size) - p.start;
+    const brv_program *program = p.part->section->program;
+    const uint64_t block = (uint64_t)program->block / 8 * program->bits;
+    p.lo = at - p.start;
+    const uint64_t first = p.lo / block * block, last = first + block < total ? first + block : total;
+    p.begin = p.lo - (p.lo - first) % LARGEST_EXTENT;
+    p.end = p.begin + LARGEST_EXTENT < last ? p.begin + LARGEST_EXTENT : last;
+    p.hi = p.end < stop - p.start ? p.end : stop - p.start;
+    *s += p.hi == total;
+    return p;
 }
 
 static step *new_step(reading *r, const brv_part *part, uint64_t lo, uint64_t hi)
@@ -162,25 +175,23 @@ static step *plan_extent(reading *r, const brv_part *part, extent *x, uint64_t l
     return s;
 }
 
-/* One extent or less: bytes lo to hi of a section that starts at `start`. */
-static void plan_one(reading *r, const brv_part *part, uint64_t start, uint64_t begin, uint64_t end, uint64_t lo,
-                     uint64_t hi, uint8_t *out)
+static void plan_piece(reading *r, const piece *p, uint8_t *out)
 {
     brv_front *f = r->file->front;
-    extent *x = extent_find(f, r->file, start + begin);
-    const bool present = x, keep = r->ahead || hi - lo < end - begin;
-    if (!x && keep && end - begin >= SMALLEST_EXTENT)
-        x = extent_add(r->file, start + begin, (uint32_t)(end - begin), r->ahead);
+    extent *x = extent_find(f, r->file, p->start + p->begin);
+    const bool present = x, keep = r->ahead || p->hi - p->lo < p->end - p->begin;
+    if (!x && keep && p->end - p->begin >= SMALLEST_EXTENT)
+        x = extent_add(r->file, p->start + p->begin, (uint32_t)(p->end - p->begin), r->ahead);
     if (r->ahead) {
-        if (x && !present) plan_extent(r, part, x, begin, end, true);
+        if (x && !present) plan_extent(r, p->part, x, p->begin, p->end, true);
     } else if (x) {
-        step *s = plan_extent(r, part, x, begin, end, !present);
+        step *s = plan_extent(r, p->part, x, p->begin, p->end, !present);
         s->out = out;
-        s->skip = (uint32_t)(lo - begin);
-        s->bytes = (uint32_t)(hi - lo);
+        s->skip = (uint32_t)(p->lo - p->begin);
+        s->bytes = (uint32_t)(p->hi - p->lo);
         extent_ask(f, x, s->bytes);
         if (present) *(x->state == READY ? &f->counters.found : &f->counters.joined) += 1;
-    } else plan_bytes(r, part, lo, hi, out);
+    } else plan_bytes(r, p->part, p->lo, p->hi, out);
 }
 
 int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out)
@@ -192,20 +203,26 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
     if (!is_prepared(r, file, *at, end)) return BRV_UNPREPARED;
     size_t s = section_at(file, *at);
     while (*at < end && r->n < STEPS) {
-        const uint64_t start = (uint64_t)file->offsets[s];
-        const uint64_t total = (s + 1 < file->sections ? (uint64_t)file->offsets[s + 1] : file->size) - start;
-        const uint64_t lo = *at - start, most = end - start < total ? end - start : total;
-        uint64_t from, to;
-        around(file->parts[s], total, lo, &from, &to);
-        const uint64_t hi = to < most ? to : most;
-        plan_one(r, file->parts[s], start, from, to, lo, hi, out);
-        if (out) out += hi - lo;
-        *at += hi - lo;
-        s += hi == total;
+        const piece p = next_piece(file, &s, *at, end);
+        plan_piece(r, &p, out);
+        if (out) out += p.hi - p.lo;
+        *at += p.hi - p.lo;
     }
     for (unsigned i = 0; i < r->n; i++) r->todo += r->steps[i].mine;
     *(r->ahead ? &file->front->counters.ahead : &file->front->counters.decoded) += r->todo;
     return 0;
+}
+
+bool range_is_ready(const brv_file *file, uint64_t at, uint64_t end)
+{
+    for (size_t s = section_at(file, at); at < end;) {
+        if (!file->parts[s]) return false;
+        const piece p = next_piece(file, &s, at, end);
+        const extent *x = extent_find(file->front, file, p.start + p.begin);
+        if (!x || x->state != READY) return false;
+        at += p.hi - p.lo;
+    }
+    return true;
 }
 
 /* ---- decoding ------------------------------------------------------------------------------ */

@@ -255,19 +255,33 @@ static void await(setting *s, const uint64_t *counter, uint64_t value)
     }
 }
 
-/* Each but the last reads what another decodes, so that a thread waits; the last asks for what needs no thread. */
+/* Asks for what needs no thread: something else than a read, what has been decoded, and what a plain file has. */
+static void ask_for_what_is_there(setting *s, unsigned number)
+{
+    request what = {.in = {.len = sizeof what.in, .opcode = FUSE_STATFS, .unique = number + 1}};
+    ask(s, number, &what);
+    what.in.opcode = FUSE_READ;
+    what.in.len = sizeof what.in + sizeof what.read;
+    what.read = (struct fuse_read_in){.fh = PLAIN, .size = 100};
+    if (preadv2(s->fd, &(struct iovec){(uint8_t[1]){0}, 1}, 1, 0, RWF_NOWAIT) == 1) ask(s, number, &what);
+    what.read = (struct fuse_read_in){.fh = 0, .size = 100, .offset = SIZE + 50};
+    ask(s, number, &what);
+    compare(s->clients[number].bytes, what.read.offset, 100);
+}
+
+/* Each but the last reads what another decodes, so that a thread waits. */
 static void *waiting(void *of)
 {
     const part_of *me = of;
     setting *s = me->of;
     request what = {.in = {.opcode = FUSE_READ, .unique = me->number + 1}, .read.size = 10};
     what.in.len = sizeof what.in + sizeof what.read;
-    await(s, &s->front->counters.decoded, 1);
-    if (me->number == CLIENTS - 1) {
+    await(s, &s->front->counters.decoded, 2);
+    if (me->number < CLIENTS - 1) ask(s, me->number, &what);
+    else {
         await(s, &s->front->counters.joined, CLIENTS - 1);
-        what.in = (struct fuse_in_header){.len = sizeof what.in, .opcode = FUSE_STATFS, .unique = me->number + 1};
+        ask_for_what_is_there(s, me->number);
     }
-    ask(s, me->number, &what);
     __atomic_sub_fetch(&s->running, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
@@ -280,6 +294,7 @@ static void *decoding(void *of)
     brv_scratch *scratch = brv_scratch_new();
     CHECK(r && scratch, "out of memory");
     uint64_t at = 0;
+    CHECK(!brv_file_read(s->file, SIZE, 10, (uint8_t[10]){0}, scratch), "not read");
     pthread_mutex_lock(&s->front->lock);
     CHECK(!reading_plan(r, s->file, &at, 10, NULL), "not planned");
     pthread_mutex_unlock(&s->front->lock);
