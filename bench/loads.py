@@ -99,11 +99,18 @@ def everything(torch: bool) -> dict[str, Load]:
     return loads
 
 
-def listed(folder: Path) -> int:
-    """`ls -lR` and `find -size`; how many lines the two say."""
-    said = subprocess.run(["ls", "-lR", folder], check=True, capture_output=True).stdout
-    found = subprocess.run(["find", folder, "-size", "+0"], check=True, capture_output=True).stdout
-    return said.count(b"\n") + found.count(b"\n")
+def long_list(folder: Path) -> int:
+    """`ls -lR`; how many lines it says."""
+    return _lines("ls", "-lR", folder)
+
+
+def find(folder: Path) -> int:
+    """`find -size`; how many lines it says."""
+    return _lines("find", folder, "-size", "+0")
+
+
+def _lines(*command: str | Path) -> int:
+    return subprocess.run(command, check=True, capture_output=True).stdout.count(b"\n")
 
 
 def _size(files: Sequence[Path]) -> int:

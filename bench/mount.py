@@ -294,7 +294,7 @@ def one_round(system: System, names: Sequence[str], state: str, load: Load, time
 
 
 def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
-    """`ls -lR` and `find` over folders of small archives: the first time after mounting, and again."""
+    """`ls -lR` and then `find` over folders of small archives: the first time after mounting, and again."""
     folders, files = (2, 5) if arguments.quick else (100, 100)
     plain, store = work / "many", work / "many.store"
     make_model(work / "small", 0, 0)
@@ -306,31 +306,36 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
             target.mkdir(parents=True)
             for number in range(files):
                 shutil.copy(source, target / f"model{number}{suffix}")
-    times: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str, str], list[float]] = {}
     for _ in range(min(arguments.rounds, 5)):
         with (
             tempfile.TemporaryDirectory(prefix="mounts-", dir=work) as mounts,
             passing_through(plain, Path(mounts, "peer")) as (passed, _),
             brevisfs(store, Path(mounts, "brevisfs"), arguments, arguments.threads[0]) as (mounted, _),
         ):
-            lines = 0
+            said = set()
             for state in ("first", "again"):
                 for name, top in ((PEER, passed), ("brevisfs", mounted)):
                     started = time.perf_counter()
-                    count = loads.listed(top)
-                    times.setdefault((name, state), []).append(time.perf_counter() - started)
-                    if lines not in (0, count):
-                        raise RuntimeError(f"{name} lists {count} lines, {lines} were listed before")
-                    lines = count
-    columns = {"system": 13, "time": 6, "seconds": SPREAD, "times the pass-through": SPREAD}
+                    lines = loads.long_list(top)
+                    between = time.perf_counter()
+                    said.add((lines, loads.find(top)))
+                    ended = time.perf_counter()
+                    marks = {"ls -lR": (started, between), "find": (between, ended), "both": (started, ended)}
+                    for command, (begin, end) in marks.items():
+                        times.setdefault((name, state, command), []).append(end - begin)
+            if len(said) != 1:
+                raise RuntimeError(f"the listings say different numbers of lines: {sorted(said)}")
+    columns = {"system": 13, "time": 6, "listing": 7, "seconds": SPREAD, "times the pass-through": SPREAD}
     report.begin("listing", f"ls -lR and find, {folders * files} archives", columns)
-    for (name, state), seconds in times.items():
+    for (name, state, command), taken in times.items():
         report.row(
             {
                 "system": name,
                 "time": state,
-                "seconds": spread(seconds),
-                "times the pass-through": per_round(seconds, times[PEER, state]),
+                "listing": command,
+                "seconds": spread(taken),
+                "times the pass-through": per_round(taken, times[PEER, state, command]),
             }
         )
     report.end()

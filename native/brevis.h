@@ -126,10 +126,10 @@ void brv_front_count(brv_front *f, brv_counters *counters);
  * BRV_NO_MEMORY. */
 int brv_front_handle(brv_front *f, uint64_t number, brv_file *file);
 
-/* For so many ns from now on, the inode is known to have no extended attributes; with 0, no more. Threads answer who asks
+/* For so many ns from now on, n inodes are known to have no extended attributes; with 0, no more. Threads answer who asks
  * for some, but for those named user.brevisfs.*, of which they know nothing. */
-void brv_front_bare(brv_front *f, uint64_t inode, uint64_t ns);
-/* Whether it is. */
+void brv_front_bare(brv_front *f, const uint64_t *inodes, size_t n, uint64_t ns);
+/* Whether one is. */
 int brv_front_is_bare(brv_front *f, uint64_t inode);
 
 /* An archive of `sections` sections, which start at `offsets` in the original; or a plain file if there are none. What

@@ -647,10 +647,11 @@ void brv_front_count(brv_front *f, brv_counters *counters)
     pthread_mutex_unlock(&f->lock);
 }
 
-void brv_front_bare(brv_front *f, uint64_t inode, uint64_t ns)
+void brv_front_bare(brv_front *f, const uint64_t *inodes, size_t n, uint64_t ns)
 {
+    const uint64_t until = now() + ns;
     pthread_mutex_lock(&f->lock);
-    f->bare[inode % BARE] = (bare){inode, now() + ns};
+    for (size_t i = 0; i < n; i++) f->bare[inodes[i] % BARE] = (bare){inodes[i], until};
     pthread_mutex_unlock(&f->lock);
 }
 

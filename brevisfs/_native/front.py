@@ -56,9 +56,9 @@ class Front:
         if lib.brv_front_handle(self.handle, handle, wanted):
             raise MemoryError("no memory for a handle")
 
-    def bare(self, inode: int, nanoseconds: int) -> None:
-        """For so long the inode is known to have no extended attributes; for 0, no more."""
-        lib.brv_front_bare(self.handle, inode, nanoseconds)
+    def bare(self, inodes: Sequence[int], nanoseconds: int) -> None:
+        """For so long these are known to have no extended attributes; for 0, no more."""
+        lib.brv_front_bare(self.handle, inodes, len(inodes), nanoseconds)
 
     def is_bare(self, inode: int) -> bool:
         """Whether it is known."""

@@ -49,7 +49,8 @@ class Attributes(State):
 
     def found(self, folder: Inode, entry: Entry) -> EntryAttributes:
         """The answer to a request that has found or made a name: the kernel counts one look-up more."""
-        inode = self.assign(folder, entry)
+        inode = self.inodes.assign(folder, entry)
+        self.know_bare([inode.number], bare=entry.bare)
         inode.lookups += 1
         return self.attributes(inode, entry.status, entry.size)
 
@@ -61,11 +62,9 @@ class Attributes(State):
             answer.attr_timeout = 0
         return answer
 
-    def assign(self, folder: Inode, entry: Entry) -> Inode:
-        """The inode of what was just found in a folder; the caller counts the look-up or forgets it again."""
-        inode = self.inodes.assign(folder, entry)
-        self.reads.front.bare(inode.number, _SECONDS * 10**9 if entry.bare else 0)
-        return inode
+    def know_bare(self, inodes: Sequence[int], *, bare: bool) -> None:
+        """Files were found to have no extended attributes, or were not: which holds as attributes do."""
+        self.reads.front.bare(inodes, _SECONDS * 10**9 if bare else 0)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.inodes.forget(inode_list)

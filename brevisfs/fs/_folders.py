@@ -2,7 +2,7 @@
 
 import errno
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +55,29 @@ class Folders(Attributes):
             if not pyfuse3.readdir_reply(token, name, _dot(inode), place):
                 return
         done = max(0, start_id - len(dots))
-        for place, entry in enumerate(await self._current(listing, done), done + len(dots) + 1):
+        current = await self._current(listing, done)
+        self._reply(listing, token, enumerate(current, done + len(dots) + 1))
+
+    def _reply(
+        self, listing: Listing, token: ReaddirToken, entries: Iterable[tuple[int, Entry | None]]
+    ) -> None:
+        """Replies with entries, each with its place, as long as there is room."""
+        known: dict[bool, list[int]] = {True: [], False: []}
+        for place, entry in entries:
             if entry is None:
                 continue
-            inode = self.assign(folder, entry)
+            inode = self.inodes.assign(listing.folder, entry)
             # What is open may have been written to since it was looked at.
             answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
-            if not pyfuse3.readdir_reply(token, entry.name, self.doubt(answer, listing.since), place):
+            if entry.is_folder:
+                answer = self.doubt(answer, listing.since)
+            if not pyfuse3.readdir_reply(token, entry.name, answer, place):
                 self.inodes.forget([(inode.number, 0)])
-                return
+                break
             inode.lookups += 1
+            known[entry.bare].append(inode.number)
+        for bare, inodes in known.items():
+            self.know_bare(inodes, bare=bare)
 
     async def releasedir(self, fh: int) -> None:
         self.listings.pop(fh)

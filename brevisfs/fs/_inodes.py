@@ -18,12 +18,10 @@ import trio
 from pyfuse3 import FUSEError
 
 from brevisfs.fs._backing import Backing, let_go
-from brevisfs.store import Entry, Identity, Kind, Step
+from brevisfs.store import Entry, Identity, Key, Kind, Step
 
 # More folders than a path can name; a longer chain can only be a loop.
 _DEEPEST = 2048
-
-Key = tuple[Kind, int, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +75,7 @@ class Inode:
 
     def is_meant_by(self, entry: Entry) -> bool:
         """Whether `entry` is this very file still."""
-        if self.key != key_of(entry):
+        if self.key != entry.key:
             return False
         return self.is_folder or bool(self.open) or self.identity == entry.identity
 
@@ -100,10 +98,6 @@ class Inode:
         if not self.places:
             raise FUSEError(errno.ENOENT if self.removed else errno.ESTALE)
         return self.places[-1]
-
-
-def key_of(entry: Entry) -> Key:
-    return entry.kind, entry.status.st_dev, entry.status.st_ino
 
 
 @dataclass
@@ -135,7 +129,7 @@ class Inodes:
 
     def mistaken(self, entry: Entry) -> Inode | None:
         """The inode that has the entry's backing file, but in another state."""
-        inode = self._by_key.get(key_of(entry))
+        inode = self._by_key.get(entry.key)
         return None if inode is None or inode.is_meant_by(entry) else inode
 
     def at(self, folder: Inode, name: bytes) -> Inode | None:
@@ -144,7 +138,7 @@ class Inodes:
 
     def assign(self, parent: Inode, entry: Entry) -> Inode:
         """The inode of what was found in `parent`; the caller counts the lookup or forgets it again."""
-        key = key_of(entry)
+        key = entry.key
         inode = self._by_key.get(key)
         if inode is None or not inode.is_meant_by(entry):
             number = self._number_for(key, entry)

@@ -77,7 +77,7 @@ class Xattrs(Writing):
             raise FUSEError(errno.EPERM)
         file.no_capability = False
         await self.change_metadata(file, change)
-        self.reads.front.bare(inode, 0)
+        self.reads.front.bare([inode], 0)
 
     async def change_metadata(self, file: Inode, change: Callable[[str], None]) -> None:
         """Makes a change of metadata on a path that leads to the backing file."""

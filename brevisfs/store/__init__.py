@@ -17,7 +17,7 @@ from brevisfs.store._names import (
 from brevisfs.store._private import Private, Temporary
 from brevisfs.store._recover import Place, begin, equal_losers, links, settle, unpack_links, walk
 from brevisfs.store._session import Session, begin_session, exclusive
-from brevisfs.store._store import Entry, Kind, Step, Store
+from brevisfs.store._store import Entry, Key, Kind, Step, Store
 from brevisfs.store._syscalls import sync_filesystem
 from brevisfs.store._whole import read_whole, write_whole
 
@@ -30,6 +30,7 @@ __all__ = [
     "Changes",
     "Entry",
     "Identity",
+    "Key",
     "Kind",
     "NeedsRaw",
     "Place",

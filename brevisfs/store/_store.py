@@ -44,11 +44,15 @@ class Step(NamedTuple):
     inode: int
 
 
+Key = tuple[Kind, int, int]
+"""A kind, and the device and inode of the backing file."""
+
+
 class Entry(NamedTuple):
     """What a folder of the mount has under one name.
 
-    `file` is the name in the store, `size` the length of the plain file, `status` and `identity` those of the
-    backing file, which is `bare` if it is known to have no extended attributes.
+    `file` is the name in the store, `size` the length of the plain file; `status`, `identity` and `key` are
+    those of the backing file, which is `bare` if it is known to have no extended attributes.
     """
 
     name: bytes
@@ -57,7 +61,8 @@ class Entry(NamedTuple):
     size: int
     status: os.stat_result
     identity: Identity
-    bare: bool = False
+    key: Key
+    bare: bool
 
     @property
     def is_folder(self) -> bool:
@@ -283,6 +288,10 @@ def _by_name(entries: dict[bytes, Entry]) -> list[tuple[Entry, list[Entry]]]:
 
 
 def _entry(file: bytes, status: os.stat_result, identity: Identity, length: int | None, bare: bool) -> Entry:
+    """What a file is by itself; `length` is that of its original, None if it is no archive."""
+    device, inode = identity[:2]
     if length is None:
-        return Entry(file, file, Kind.RAW, status.st_size, status, identity, bare)
-    return Entry(shown_as(file, True), file, Kind.ARCHIVE, length, status, identity, bare)
+        key = Kind.RAW, device, inode
+        return Entry(file, file, Kind.RAW, status.st_size, status, identity, key, bare)
+    key = Kind.ARCHIVE, device, inode
+    return Entry(shown_as(file, True), file, Kind.ARCHIVE, length, status, identity, key, bare)

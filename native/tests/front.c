@@ -317,8 +317,8 @@ static void *change(void *of)
     while (__atomic_load_n(&s->running, __ATOMIC_SEQ_CST)) {
         const uint64_t handle = below(&rng, HANDLES);
         switch (below(&rng, 8)) {
-        case 6: brv_front_bare(s->front, SOMETIMES, below(&rng, 2) ? 1000000 : 0); break;
-        case 7: brv_front_bare(s->front, SOMETIMES + BARE, 1000000); break;
+        case 6: brv_front_bare(s->front, &(uint64_t){SOMETIMES}, 1, below(&rng, 2) ? 1000000 : 0); break;
+        case 7: brv_front_bare(s->front, &(uint64_t){SOMETIMES + BARE}, 1, 1000000); break;
         case 0: brv_file_clear(s->file, 1); break;
         case 1: brv_front_handle(s->front, handle, NULL); break;
         case 2: brv_front_limit(s->front, LEAST << below(&rng, 3)); break;
@@ -342,7 +342,7 @@ static setting *begin(int fd, unsigned rounds)
     s->file = opened(s->front, fd, 7);
     s->plain = brv_file_open(s->front, (const uint64_t[5]){0}, fd, 0, NULL, 0);
     CHECK(s->plain, "out of memory");
-    brv_front_bare(s->front, ALWAYS, UINT64_MAX / 2);
+    brv_front_bare(s->front, &(uint64_t){ALWAYS}, 1, UINT64_MAX / 2);
     for (unsigned i = 0; i < CLIENTS; i++) {
         pthread_mutex_init(&s->clients[i].lock, NULL);
         pthread_cond_init(&s->clients[i].answered, NULL);

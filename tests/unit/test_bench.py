@@ -151,7 +151,7 @@ def test_the_mount_bench_in_short(tmp_path: Path) -> None:
         for state in mount.states_of(load, mount.STATES)
         for system in systems
     }
-    assert len(parts["listing"]) == 4
+    assert len(parts["listing"]) == 12
 
 
 @pytest.mark.skipif(not has_fuse(), reason="mounting needs /dev/fuse and fusermount3")

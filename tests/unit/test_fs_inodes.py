@@ -9,20 +9,21 @@ import pytest
 from pyfuse3 import FUSEError
 
 from brevisfs.fs._backing import Backing
-from brevisfs.fs._inodes import Inode, Inodes, key_of
+from brevisfs.fs._inodes import Inode, Inodes
 from brevisfs.store import Entry, Identity, Kind
 
 
 def entry(path: Path, kind: Kind = Kind.RAW) -> Entry:
     status = path.lstat()
     name = os.fsencode(path.name)
-    return Entry(name, name, kind, status.st_size, status, Identity.of(status))
+    key = kind, status.st_dev, status.st_ino
+    return Entry(name, name, kind, status.st_size, status, Identity.of(status), key, bare=False)
 
 
 @pytest.fixture
 def inodes(tmp_path: Path) -> Inodes:
     top = entry(tmp_path)
-    return Inodes(Inode(pyfuse3.ROOT_INODE, key_of(top), top.identity, is_folder=True))
+    return Inodes(Inode(pyfuse3.ROOT_INODE, top.key, top.identity, is_folder=True))
 
 
 def known(inodes: Inodes, path: Path, kind: Kind = Kind.RAW) -> Inode:
@@ -154,7 +155,8 @@ def test_a_file_keeps_its_number_when_it_is_moved_changed_and_packed(inodes: Ino
     archive = write(tmp_path / "b.brv", "packed")
     inodes.rebind(inode, Kind.ARCHIVE, archive.stat())
     status = archive.stat()
-    found = Entry(b"b", b"b.brv", Kind.ARCHIVE, 1, status, Identity.of(status))
+    key = Kind.ARCHIVE, status.st_dev, status.st_ino
+    found = Entry(b"b", b"b.brv", Kind.ARCHIVE, 1, status, Identity.of(status), key, bare=False)
     assert inodes.assign(inodes.root, found) is inode
     assert inode.places == [(inodes.root, b"b")]
     assert inodes.at(inodes.root, b"a") is None
