@@ -175,14 +175,16 @@ void brv_files_free(brv_files *files);
 /* The length was not to be learned; or there is no sound head. */
 enum { BRV_NOT_OPENED = -1, BRV_NO_HEAD = -2 };
 
-/* A file looked at. If it was opened, `length` is its original's or BRV_NO_HEAD, and `identity` its device, inode, size,
- * and times of content and change in ns. `bare`: it has no extended attributes. */
+/* A file looked at. If it was opened, `length` is its original's or BRV_NO_HEAD; it has `changed` if inode, size, or times
+ * of content or change were others by then. `bare`: it has no extended attributes. */
 typedef struct {
-    int64_t length, identity[5], bare;
+    int64_t length;
+    uint8_t changed, bare;
 } brv_look;
 
-/* Looks at n files of a folder; opens those for which `inside` is not 0, if they are regular ones. */
-void brv_look_at(int folder, const char *names, size_t n, const uint8_t *inside, brv_look *looks);
+/* Looks at n files of a folder that had these states; opens those for which `inside` is not 0, if they are regular. */
+void brv_look_at(int folder, const char *names, const brv_state *states, size_t n, const uint8_t *inside,
+                 brv_look *looks);
 
 /* ---- encode and analyse -------------------------------------------------------------------- */
 

@@ -142,18 +142,17 @@ static int64_t length_in(const uint8_t *head, ssize_t got)
     return (int64_t)length;
 }
 
-/* The state is that of before the head was read: what is read later may be newer, and its own state will differ. */
-static bool look_inside(int folder, const char *name, brv_look *look)
+/* The state is looked at before the head is read: what is read may be newer, and the file's state will differ then. */
+static bool look_inside(int folder, const char *name, const brv_state *before, brv_look *look)
 {
     const int file = open_unseen(folder, name);
     if (file < 0) return false;
     uint8_t head[HEAD];
     struct stat s;
     if (!fstat(file, &s) && S_ISREG(s.st_mode)) {
-        const int64_t state[] = {(int64_t)s.st_dev, (int64_t)s.st_ino, s.st_size,
-                                 nanoseconds(s.st_mtim.tv_sec, (uint32_t)s.st_mtim.tv_nsec),
-                                 nanoseconds(s.st_ctim.tv_sec, (uint32_t)s.st_ctim.tv_nsec)};
-        memcpy(look->identity, state, sizeof state);
+        look->changed = s.st_ino != before->inode || s.st_size != before->size ||
+                        nanoseconds(s.st_mtim.tv_sec, (uint32_t)s.st_mtim.tv_nsec) != before->ns[1] ||
+                        nanoseconds(s.st_ctim.tv_sec, (uint32_t)s.st_ctim.tv_nsec) != before->ns[2];
         look->length = length_in(head, pread(file, head, sizeof head, 0));
         look->bare = !flistxattr(file, NULL, 0);
     }
@@ -168,10 +167,11 @@ static void look_outside(int folder, const char *name, brv_look *look)
     look->bare = length < (int)sizeof path && !llistxattr(path, NULL, 0);
 }
 
-void brv_look_at(int folder, const char *names, size_t n, const uint8_t *inside, brv_look *looks)
+void brv_look_at(int folder, const char *names, const brv_state *states, size_t n, const uint8_t *inside,
+                 brv_look *looks)
 {
     for (size_t i = 0; i < n; i++, names += strlen(names) + 1) {
         looks[i] = (brv_look){.length = BRV_NOT_OPENED};
-        if (!inside[i] || !look_inside(folder, names, &looks[i])) look_outside(folder, names, &looks[i]);
+        if (!inside[i] || !look_inside(folder, names, &states[i], &looks[i])) look_outside(folder, names, &looks[i]);
     }
 }

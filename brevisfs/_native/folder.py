@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brevisfs._native._brevis import ffi, lib
 
 _STATUS, _MOUNT = struct.Struct("=qQQ7q3d5qQ"), struct.Struct("=Q")
 _STATE = _STATUS.size + _MOUNT.size
-_LOOK = struct.Struct("=7q")
+_LOOK = struct.Struct("=q??6x")
 
 
 class Files(NamedTuple):
@@ -24,22 +24,6 @@ class Files(NamedTuple):
         """Each name with its state, see `status_of`."""
         states = (self.states[at : at + _STATE] for at in range(0, len(self.states), _STATE))
         return zip(self.names.split(b"\0"), states, strict=False)
-
-
-class Look(NamedTuple):
-    """A file looked at.
-
-    `length` is that of its original, NO_HEAD if the file's head does not tell; then, what it was when it was
-    opened. NOT_OPENED if it was not. It is `bare` if it has no extended attributes.
-    """
-
-    length: int
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    bare: int
 
 
 NOT_OPENED: int = lib.BRV_NOT_OPENED
@@ -67,11 +51,18 @@ def mount_of(state: bytes) -> int | None:
     return mount or None
 
 
-def look_at(folder: int, names: Sequence[bytes], inside: Iterable[bool]) -> list[Look]:
-    """Looks at files of a folder, and into those that are regular and for which `inside` says so."""
+def look_at(
+    folder: int, names: Sequence[bytes], states: Sequence[bytes], inside: Sequence[bool]
+) -> list[tuple[int, bool, bool]]:
+    """Looks at files that had these states; into those that are regular and for which `inside` says so.
+
+    Of each: the length of its original, NO_HEAD if its head does not tell, NOT_OPENED if it could not be
+    looked into; whether it was in another state by then; whether it has no extended attributes.
+    """
     looks = ffi.new("brv_look[]", len(names))
-    lib.brv_look_at(folder, _joined(names), len(names), bytes(inside), looks)
-    return list(map(Look._make, _LOOK.iter_unpack(ffi.buffer(looks))))
+    before = ffi.from_buffer("brv_state[]", b"".join(states))
+    lib.brv_look_at(folder, _joined(names), before, len(names), bytes(inside), looks)
+    return list(_LOOK.iter_unpack(ffi.buffer(looks)))
 
 
 def _joined(names: Sequence[bytes]) -> bytes:

@@ -33,8 +33,14 @@ class Identity(NamedTuple):
 
 _UNKNOWN = -1
 
-Seen = tuple[bytes, os.stat_result, Identity]
-"""A file of a folder, and its state just now."""
+
+class Seen(NamedTuple):
+    """A file of a folder as it was just now; `state` is what _native.folder has."""
+
+    file: bytes
+    state: bytes
+    status: os.stat_result
+    identity: Identity
 
 
 class Heads:
@@ -51,10 +57,10 @@ class Heads:
         which archives are plain files, or cannot be read.
         """
         lengths = self._recall(files)
-        inside = [length == _UNKNOWN for length in lengths]
-        looks = native.look_at(folder, [file for file, _, _ in files], inside)
-        for seen, length, look in zip(files, lengths, looks, strict=True):
-            yield self._learn(folder, seen, look) if length == _UNKNOWN else length, bool(look.bare)
+        names, states = [seen.file for seen in files], [seen.state for seen in files]
+        looks = native.look_at(folder, names, states, [length == _UNKNOWN for length in lengths])
+        for seen, length, (told, changed, bare) in zip(files, lengths, looks, strict=True):
+            yield self._learn(folder, seen, told, changed) if length == _UNKNOWN else length, bare
 
     def _recall(self, files: Sequence[Seen]) -> list[int | None]:
         with self._lock:
@@ -62,34 +68,32 @@ class Heads:
                 self._lengths.get(identity, _UNKNOWN)
                 if is_reserved(file) and stat.S_ISREG(status.st_mode)
                 else None
-                for file, status, identity in files
+                for file, _, status, identity in files
             ]
 
-    def _learn(self, folder: int, seen: Seen, look: native.Look) -> int | None:
-        if look.length == native.NOT_OPENED:
+    def _learn(self, folder: int, seen: Seen, told: int, changed: bool) -> int | None:
+        """The length, remembered unless the file has changed since it was seen."""
+        length: int | None = told
+        if told == native.NOT_OPENED:
             return None
-        file, _, identity = seen
-        length: int | None = look.length
-        opened = Identity(*look[1:6])
-        if length == native.NO_HEAD:
+        if told == native.NO_HEAD:
             try:
-                length, opened = _without_head(folder, file)
+                length = _without_head(folder, seen.file)
             except OSError:
                 return None
-        with self._lock:
-            # An open file may be on another device than its name.
-            self._lengths[identity if identity[1:] == opened[1:] else opened] = length
-            if len(self._lengths) > KEPT:
-                self._lengths.popitem(last=False)
+        if not changed:
+            with self._lock:
+                self._lengths[seen.identity] = length
+                if len(self._lengths) > KEPT:
+                    self._lengths.popitem(last=False)
         return length
 
 
-def _without_head(folder: int, file: bytes) -> tuple[int | None, Identity]:
-    """Of a file without a sound head."""
+def _without_head(folder: int, file: bytes) -> int | None:
+    """As Heads.look_at, of a file without a sound head."""
     descriptor = os.open(file, FILE, dir_fd=folder)
     try:
-        opened = Identity.of(os.fstat(descriptor))
-        return read_length(descriptor), opened
+        return read_length(descriptor)
     finally:
         os.close(descriptor)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 
 from brevisfs._native.folder import Files, files_in, files_named, mount_of, status_of
 from brevisfs.store._errors import StoreNotFound
-from brevisfs.store._looks import FILE, KEPT, Heads, Identity, read_length
+from brevisfs.store._looks import FILE, KEPT, Heads, Identity, Seen, read_length
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, ranked, shown_as
 
 _TICK = 100_000_000
@@ -155,15 +155,14 @@ class Store:
         """Everything a folder of the mount has, each with the losers of its name."""
         begun, place = time.time_ns(), os.fstat(folder).st_ino
         last, files = self._surveys.of(place), files_in(folder)
-        if files == last.files:
+        if files == last.files and last.found is not None:
             return last.found
-        states = dict(files.each())
-        entries = {file: e for file, e in last.entries.items() if states.get(file) == last.states[file]}
-        new = [(file, state) for file, state in states.items() if file not in entries]
-        entries.update(self._look_at(folder, new))
-        survey = _Survey(files, states, entries, _by_name(entries))
-        self._surveys.keep(place, survey.as_of(begun))
-        return survey.found
+        states, before = dict(files.each()), dict(last.files.each())
+        entries = {file: e for file, e in last.entries.items() if states.get(file) == before[file]}
+        entries.update(self._look_at(folder, [each for each in states.items() if each[0] not in entries]))
+        found = _by_name(entries)
+        self._surveys.keep(place, _Survey(files, entries, found).as_of(begun))
+        return found
 
     def _look_at(self, folder: int, files: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Entry]:
         """Files in these states, each by itself, whatever else may stand for its name.
@@ -174,12 +173,11 @@ class Store:
         for file, state in files:
             status = self._status(state)
             if status is not None:
-                seen.append((file, status, Identity.of(status)))
+                seen.append(Seen(file, state, status, Identity.of(status)))
+        looks = self._heads.look_at(folder, seen)
         return {
             file: _entry(file, status, identity, length, bare)
-            for (file, status, identity), (length, bare) in zip(
-                seen, self._heads.look_at(folder, seen), strict=True
-            )
+            for (file, _, status, identity), (length, bare) in zip(seen, looks, strict=True)
         }
 
     def _status(self, state: bytes) -> os.stat_result | None:
@@ -236,20 +234,19 @@ class Store:
 
 
 class _Survey(NamedTuple):
-    """What a folder had: its files, with the states of some and what these are, and what they stand for.
+    """What a folder had: its files, what these are, and what they stand for.
 
-    `files` is None if the files have to be looked at singly.
+    `found` is None if some of the files are missing in `entries`.
     """
 
-    files: Files | None
-    states: dict[bytes, bytes]
+    files: Files
     entries: dict[bytes, Entry]
-    found: list[tuple[Entry, list[Entry]]]
+    found: list[tuple[Entry, list[Entry]]] | None
 
     def as_of(self, begun: int) -> "_Survey":
         """What can be relied on: what changes again in the same tick of the clock does not show it."""
         old = {file: e for file, e in self.entries.items() if e.status.st_ctime_ns < begun - _TICK}
-        return self if len(old) == len(self.entries) else _Survey(None, self.states, old, [])
+        return self if len(old) == len(self.entries) else _Survey(self.files, old, None)
 
 
 class _Surveys:
@@ -269,13 +266,13 @@ class _Surveys:
 
     def keep(self, folder: int, survey: _Survey) -> None:
         with self._lock:
-            self._count += len(survey.states) - len(self._surveys.pop(folder, _NOTHING).states)
+            self._count += len(survey.entries) - len(self._surveys.pop(folder, _NOTHING).entries)
             self._surveys[folder] = survey
             while self._count > KEPT and len(self._surveys) > 1:
-                self._count -= len(self._surveys.popitem(last=False)[1].states)
+                self._count -= len(self._surveys.popitem(last=False)[1].entries)
 
 
-_NOTHING = _Survey(None, {}, {}, [])
+_NOTHING = _Survey(Files(b"", b""), {}, None)
 
 
 def _by_name(entries: dict[bytes, Entry]) -> list[tuple[Entry, list[Entry]]]:

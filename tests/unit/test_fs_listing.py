@@ -39,9 +39,11 @@ def test_an_archive_is_opened_once_and_never_again_while_it_is_unchanged(
     opened: list[bytes] = []
     real = native.look_at
 
-    def look_and_note(folder: int, names: Sequence[bytes], inside: Sequence[bool]) -> list[native.Look]:
+    def look_and_note(
+        folder: int, names: Sequence[bytes], states: Sequence[bytes], inside: Sequence[bool]
+    ) -> list[tuple[int, bool, bool]]:
         opened.extend(name for name, opens in zip(names, inside, strict=True) if opens)
-        return real(folder, names, inside)
+        return real(folder, names, states, inside)
 
     monkeypatch.setattr(native, "look_at", look_and_note)
     with Store(tmp_path) as store:

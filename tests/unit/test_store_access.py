@@ -106,9 +106,11 @@ def test_a_head_is_read_once(store: Store, root: Path, monkeypatch: pytest.Monke
 
     real = native.look_at
 
-    def look_outside(folder: int, names: Sequence[bytes], inside: Sequence[bool]) -> list[native.Look]:
+    def look_outside(
+        folder: int, names: Sequence[bytes], states: Sequence[bytes], inside: Sequence[bool]
+    ) -> list[tuple[int, bool, bool]]:
         assert not any(inside), "read again"
-        return real(folder, names, inside)
+        return real(folder, names, states, inside)
 
     monkeypatch.setattr(native, "look_at", look_outside)
     assert find(store, b"x").size == 50
@@ -267,11 +269,15 @@ def test_what_takes_the_place_of_a_file_meanwhile_is_looked_at_as_what_it_is(
         add_archive(root / "x.brv", [noise(50)])
 
         def change_and_look(
-            folder: int, names: Sequence[bytes], inside: Sequence[bool], change: Callable[[], None] = change
-        ) -> list[native.Look]:
+            folder: int,
+            names: Sequence[bytes],
+            states: Sequence[bytes],
+            inside: Sequence[bool],
+            change: Callable[[], None] = change,
+        ) -> list[tuple[int, bool, bool]]:
             if names == [b"x.brv"]:
                 change()
-            return real(folder, names, inside)
+            return real(folder, names, states, inside)
 
         monkeypatch.setattr(native, "look_at", change_and_look)
         if length is None:
