@@ -151,9 +151,10 @@ typedef struct {
     uint8_t table[BRV_MOST_PAIRS];           /* of each pair: number row class * columns + column class */
 } brv_pairs;
 
-/* The pairs that rank best for segments as brv_learn takes them, of up to 4096 words; and the class of each place. */
-int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs *out,
-                    uint8_t *places);
+/* The pairs that rank best for segments as brv_learn takes them, of up to 4096 words, and, if these have more than one
+ * row class, those that do without: *found of them. And the class of each place, the same for both. */
+int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs out[2],
+                    uint32_t *found, uint8_t *places);
 /* hists[tables][2^width] are added to. classes: those of the segments, as of brv_assign. */
 int brv_count_pairs(const uint8_t *words, size_t n, size_t segment, unsigned width, const uint8_t *classes,
                     const uint8_t *places, uint32_t rows, uint32_t columns, const uint8_t *table, uint64_t *hists);

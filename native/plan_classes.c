@@ -17,6 +17,7 @@ enum {
     TERMS = 4096,
     TURNS = 2,   /* in which segments and places are dealt to their classes */
     ROUNDS = 4,
+    PLACES = 32, /* counted at a time */
     AT_ONCE = 4, /* segments counted side by side, so that a repeated word does not wait for its own store */
     LANES = 8,   /* bins are taken so many at a time */
 };
@@ -463,10 +464,14 @@ static void count_rows(learner *l, const uint8_t *words, size_t segment)
     }
 }
 
+/* Some places at a time, whose counts stay in the cache. */
 static void count_columns(learner *l, const uint8_t *words, size_t n)
 {
-    for (size_t i = 0; i < n; i += l->segments)
-        for (size_t p = 0; p < l->segments; p++) l->full[p * l->symbols + words[i + p]]++;
+    for (size_t from = 0; from < l->segments; from += PLACES) {
+        const size_t end = l->segments - from < PLACES ? l->segments : from + PLACES;
+        for (size_t i = 0; i < n; i += l->segments)
+            for (size_t p = from; p < end; p++) l->full[p * l->symbols + words[i + p]]++;
+    }
 }
 
 /* Up to so many classes of the segments that were counted. */
@@ -517,20 +522,27 @@ static void count_pairs(const uint8_t *words, size_t n, size_t segment, size_t s
     }
 }
 
-/* The tables of all pairs of the rows' classes and the columns'. */
-static int merge_pairs(const uint8_t *words, size_t n, const learner *rows, const brv_coding *coding, const brv_tolls *t,
-                       const uint8_t *places, brv_pairs *out)
+/* By word, the number of the bin that it is in. */
+static void bins_of(const learner *l, uint8_t *bin)
+{
+    for (unsigned b = 0; b < l->bins; b++)
+        for (unsigned w = 0; w < l->symbols; w++)
+            if (leading_of(w, l->width) == l->bin[b]) bin[w] = (uint8_t)b;
+}
+
+/* The tables of all pairs of classes, whose words are counted in hists. */
+static int merge_pairs(const uint64_t *hists, const learner *rows, const brv_coding *coding, const brv_tolls *t, brv_pairs *out)
 {
     const unsigned pairs = out->rows * out->columns;
     merger *m = new_merger(pairs, coding->width);
     if (!m) return BRV_NO_MEMORY;
     unsigned best[MOST_MERGED] = {0};
-    for (unsigned i = 0; i < pairs; i++) out->table[i] = (uint8_t)i;
-    count_pairs(words, n, (size_t)coding->segment, m->symbols, rows->class, places, out->columns, out->table, m->hist);
+    uint8_t bin[1 << BRV_SYMBOL_BITS];
+    bins_of(rows, bin);
+    memcpy(m->hist, hists, pairs * m->symbols * sizeof *hists);
     for (unsigned c = 0; c < pairs; c++)
-        for (unsigned b = 0; b < rows->bins; b++)
-            for (unsigned i = 0; i < m->symbols; i++)
-                if (leading_of(i, m->width) == rows->bin[b]) m->member[c][b] += (double)m->hist[c * m->symbols + i];
+        for (unsigned w = 0; w < m->symbols; w++)
+            if (hists[c * m->symbols + w]) m->member[c][bin[w]] += (double)hists[c * m->symbols + w];
     m->bins = rows->bins;
     m->rows = out->rows;
     m->columns = out->columns;
@@ -541,17 +553,29 @@ static int merge_pairs(const uint8_t *words, size_t n, const learner *rows, cons
     return 0;
 }
 
-/* Words by their segments and the classes of their places, or the other way round: hists[items][others][bins]. */
-static void count_by(const uint8_t *words, size_t n, size_t segment, const uint8_t *bin, unsigned bins, const uint8_t *rows,
-                     const uint8_t *places, unsigned others, bool by_segment, int16_t *hists)
+/* Words by their segments and the classes of their places: hists[segments][classes of places][bins]. */
+static void count_by_segment(const uint8_t *words, size_t n, size_t segment, const uint8_t *bin, unsigned bins,
+                             const uint8_t *places, unsigned classes, int16_t *hists)
 {
-    const size_t item = (size_t)others * bins;
-    memset(hists, 0, (by_segment ? n / segment : segment) * item * sizeof *hists);
-    for (size_t i = 0, s = 0; i < n; i += segment, s++)
-        for (size_t p = 0; p < segment; p++) {
-            const size_t at = by_segment ? s * item + places[p] * bins : p * item + rows[s] * bins;
-            hists[at + bin[words[i + p]]]++;
+    const size_t item = (size_t)classes * bins;
+    memset(hists, 0, n / segment * item * sizeof *hists);
+    for (; n; n -= segment, words += segment, hists += item)
+        for (size_t p = 0; p < segment; p++) hists[places[p] * bins + bin[words[p]]]++;
+}
+
+/* The other way round: hists[segment][classes of segments][bins]. */
+static void count_by_place(const uint8_t *words, size_t n, size_t segment, const uint8_t *bin, unsigned bins,
+                           const uint8_t *rows, unsigned classes, int16_t *hists)
+{
+    const size_t item = (size_t)classes * bins;
+    memset(hists, 0, segment * item * sizeof *hists);
+    for (size_t from = 0; from < segment; from += PLACES) {
+        const size_t end = segment - from < PLACES ? segment : from + PLACES;
+        for (size_t i = 0, s = 0; i < n; i += segment, s++) {
+            int16_t *of_class = hists + rows[s] * bins;
+            for (size_t p = from; p < end; p++) of_class[p * item + bin[words[i + p]]]++;
         }
+    }
 }
 
 /* Each item goes to the class that suits it best, given the classes of the others. Bins are those of l. */
@@ -589,13 +613,11 @@ static int alternate(const uint8_t *words, size_t n, learner *rows, learner *col
     int16_t *hists = malloc(items * most * rows->bins * sizeof *hists);
     uint8_t bin[1 << BRV_SYMBOL_BITS];
     if (!hists) return BRV_NO_MEMORY;
-    for (unsigned b = 0; b < rows->bins; b++)
-        for (unsigned w = 0; w < rows->symbols; w++)
-            if (leading_of(w, rows->width) == rows->bin[b]) bin[w] = (uint8_t)b;
+    bins_of(rows, bin);
     for (unsigned turn = 0; turn < TURNS; turn++) {
-        count_by(words, n, columns->segments, bin, rows->bins, rows->class, columns->class, rows->classes, false, hists);
+        count_by_place(words, n, columns->segments, bin, rows->bins, rows->class, rows->classes, hists);
         deal_by(rows, hists, columns->segments, columns->classes, rows->classes, columns->class);
-        count_by(words, n, columns->segments, bin, rows->bins, rows->class, columns->class, columns->classes, true, hists);
+        count_by_segment(words, n, columns->segments, bin, rows->bins, columns->class, columns->classes, hists);
         deal_by(rows, hists, rows->segments, rows->classes, columns->classes, rows->class);
     }
     free(hists);
@@ -628,14 +650,41 @@ static void write_classes(learner *l, coarse_row *lengths)
     write_lengths(l, number, l->classes, lengths);
 }
 
-int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs *out,
-                    uint8_t *places)
+/* The tables of the pairs of the classes that rows and places have; and, since row classes that tell nothing would be
+ * written all the same, of those of the places alone. */
+static int best_pairs(const uint8_t *words, size_t n, learner *rows, const learner *columns, const brv_coding *coding,
+                      const brv_tolls *t, brv_pairs out[2], uint32_t *found)
+{
+    const size_t side = columns->classes * rows->symbols;
+    uint64_t *hists = calloc(rows->classes * side, sizeof *hists);
+    if (!hists) return BRV_NO_MEMORY;
+    out[0] = (brv_pairs){.rows = rows->classes, .columns = columns->classes};
+    for (unsigned i = 0; i < out->rows * out->columns; i++) out->table[i] = (uint8_t)i;
+    count_pairs(words, n, (size_t)coding->segment, rows->symbols, rows->class, columns->class, out->columns, out->table, hists);
+    int rc = merge_pairs(hists, rows, coding, t, out);
+    write_classes(rows, (coarse_row *)out->lengths);
+    *found = rc ? 0 : 1;
+    if (!rc && rows->classes > 1) {
+        out[1] = (brv_pairs){.rows = 1, .columns = columns->classes};
+        for (unsigned r = 1; r < rows->classes; r++)
+            for (size_t i = 0; i < side; i++) hists[i] += hists[r * side + i];
+        rc = merge_pairs(hists, rows, coding, t, out + 1);
+        memset(rows->class, 0, rows->segments);
+        rows->classes = 1;
+        write_classes(rows, (coarse_row *)out[1].lengths);
+        *found = 2;
+    }
+    free(hists);
+    return rc;
+}
+
+int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs out[2],
+                    uint32_t *found, uint8_t *places)
 {
     if (!can_learn(words, n, coding) || coding->segment > MOST_SEGMENTS) return BRV_ARGUMENT;
     const size_t segment = (size_t)coding->segment, segments = n / segment;
     learner *by_row = new_learner(segments, segment, coding->width), *by_place = new_learner(segment, segments, coding->width);
     int rc = by_row && by_place ? 0 : BRV_NO_MEMORY;
-    *out = (brv_pairs){.rank = INFINITY};
     if (!rc) {
         count_rows(by_row, words, segment);
         count_columns(by_place, words, n);
@@ -645,17 +694,7 @@ int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, co
     if (!rc) rc = alternate(words, n, by_row, by_place);
     if (!rc) {
         memcpy(places, by_place->class, segment);
-        *out = (brv_pairs){.rows = by_row->classes, .columns = by_place->classes};
-        rc = merge_pairs(words, n, by_row, coding, tolls, places, out);
-        write_classes(by_row, (coarse_row *)out->lengths);
-    }
-    if (!rc && by_row->classes > 1) { /* classes that tell nothing would be written all the same */
-        brv_pairs columns_alone = {.rows = 1, .columns = by_place->classes};
-        memset(by_row->class, 0, segments);
-        by_row->classes = 1;
-        rc = merge_pairs(words, n, by_row, coding, tolls, places, &columns_alone);
-        write_classes(by_row, (coarse_row *)columns_alone.lengths);
-        if (columns_alone.rank < out->rank) *out = columns_alone;
+        rc = best_pairs(words, n, by_row, by_place, coding, tolls, out, found);
     }
     free_learner(by_row);
     free_learner(by_place);

@@ -395,8 +395,8 @@ def learn(
 
 def learn_pairs(
     segments: Words, bits: int, rank: Callable[[Histogram, int, int], float], most: int
-) -> tuple[float, NDArray[np.int64], NDArray[np.intp], NDArray[np.intp]]:
-    """The least rank that pairs of classes reach; code lengths of rows, classes of columns, tables."""
+) -> tuple[NDArray[np.intp], list[tuple[float, NDArray[np.int64], NDArray[np.intp]]]]:
+    """Classes of columns; with those of rows, then without, the least rank, code lengths of rows, tables."""
     rows, columns = leading(segments, bits), leading(np.ascontiguousarray(segments.T), bits)
     by_row = _k_means(rows, min(SIDE, len(rows)))
     by_place = _k_means(columns, min(MEANS, len(columns)))
@@ -407,13 +407,12 @@ def learn_pairs(
     for _ in range(TURNS):
         by_place = _dealt(segments.T, bits, by_place, c, by_row, r)
         by_row = _dealt(segments, bits, by_row, r, by_place, c)
-    together = _merged_pairs(segments, bits, by_row, r, by_place, c, rank, most)
-    alone = _merged_pairs(segments, bits, np.zeros_like(by_row), 1, by_place, c, rank, most)
-    least, best = alone if alone[0] < together[0] else together
-    if len(best) == 1:
-        by_row = np.zeros_like(by_row)
-    sums = np.array([rows[by_row == each].sum(axis=0) for each in range(len(best))])
-    return least, _code_lengths(sums).astype(np.int64), by_place, best
+    found = []
+    for of_rows, kinds in ((by_row, r), (np.zeros_like(by_row), 1))[: 2 if r > 1 else 1]:
+        least, best = _merged_pairs(segments, bits, of_rows, kinds, by_place, c, rank, most)
+        sums = np.array([rows[of_rows == each].sum(axis=0) for each in range(kinds)])
+        found.append((least, _code_lengths(sums).astype(np.int64), best))
+    return by_place, found
 
 
 def _merged_pairs(

@@ -330,12 +330,13 @@ def assign(
     return classes
 
 
-def learn_pairs(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> tuple[float, Pairs | None]:
-    """The least rank that pairs of classes reach: of segments, rows of `words`, and of the places in them.
+def learn_pairs(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> list[tuple[float, Pairs]]:
+    """Pairs of classes of segments, rows of `words`, and of the places in them, and the rank that they reach.
 
-    None if one class of places or one table is best.
+    First those that rank best, then those with one class of segments; without such as come to one table or
+    have one class of places.
     """
-    found = ffi.new("brv_pairs *")
+    found, many = ffi.new("brv_pairs[2]"), ffi.new("uint32_t *")
     places = np.empty(coding.segment, np.uint8)
     _done(
         lib.brv_learn_pairs(
@@ -344,15 +345,18 @@ def learn_pairs(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> t
             ffi.new("brv_coding *", coding),
             tolls,
             found,
+            many,
             ffi.from_buffer("uint8_t[]", places),
         )
     )
-    if found.columns < 2 or found.tables < 2:
-        return float(found.rank), None
-    lengths = np.frombuffer(ffi.buffer(found.lengths), np.int16).reshape(-1, 1 << COARSE_BITS)
-    pairs = np.frombuffer(ffi.buffer(found.table), np.uint8)[: found.rows * found.columns]
-    learnt = lengths[: found.rows].copy(), places, pairs.reshape(found.rows, found.columns).copy()
-    return float(found.rank), Pairs(found.tables, *learnt)
+    learnt = []
+    for each in found[0 : many[0]]:
+        if each.columns > 1 and each.tables > 1:
+            lengths = np.frombuffer(ffi.buffer(each.lengths), np.int16).reshape(-1, 1 << COARSE_BITS)
+            pairs = np.frombuffer(ffi.buffer(each.table), np.uint8)[: each.rows * each.columns]
+            of_rows, table = lengths[: each.rows].copy(), pairs.reshape(each.rows, each.columns).copy()
+            learnt.append((float(each.rank), Pairs(each.tables, of_rows, places, table)))
+    return learnt
 
 
 def count_pairs(

@@ -60,8 +60,8 @@ def learn(
 
 def learn_pairs(
     words: Iterable[Placed], coding: _plan.Coding, tolls: _plan.Tolls
-) -> tuple[float, Pairs | None]:
-    """The least rank that classes of segments and of the places in them reach on some of the words."""
+) -> list[tuple[float, Pairs]]:
+    """Classes of segments and of the places in them, and the ranks that they reach on some of the words."""
     segments = _sampled(words, coding.segment)
     some = np.ascontiguousarray(segments[:: -(-segments.size // PAIRS_WORDS)])
     return _plan.learn_pairs(some, coding, tolls)

@@ -203,11 +203,13 @@ class _Dealer:
         return [] if lengths is None else [_Dealing(way, columns, segment, rank, lengths)]
 
     def _learn_pairs(self, leaf: Leaf, way: Way, segment: int) -> list[_Dealing]:
-        """The dealing by rows and columns; none if one table is best."""
+        """The dealings by rows and columns, with classes of rows and without."""
         words, tolls = self._some(self._part, leaf, 0), _literal.tolls(self._settings)
-        rank, pairs = _classes.learn_pairs(words, self._coding(leaf, way, segment), tolls)
         asked = self._settings.pairs * self._part.nbytes
-        return [] if pairs is None else [_Dealing(way, 0, segment, rank + asked, pairs.lengths, pairs, asked)]
+        return [
+            _Dealing(way, 0, segment, rank + asked, pairs.lengths, pairs, asked)
+            for rank, pairs in _classes.learn_pairs(words, self._coding(leaf, way, segment), tolls)
+        ]
 
     def _reckoned(self, part: Part, dealings: dict[int, list[_Dealing]]) -> float:
         ranks = (

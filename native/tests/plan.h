@@ -218,28 +218,40 @@ static inline void ask_cut(plan_input *in)
     CHECK(n && high == 0, "%zu fields", n);
 }
 
+static inline void count_with(plan_input *in, const brv_pairs *pairs, unsigned width, const uint8_t *words, size_t n,
+                              const uint8_t *places)
+{
+    const size_t segments = (n + in->segment - 1) / in->segment;
+    uint8_t *classes = allocated(segments);
+    uint64_t *hists = allocated(pairs->tables * sizeof *hists << width), sum = 0;
+    for (size_t s = 0; s < segments; s++) classes[s] = (uint8_t)(s % pairs->rows);
+    CHECK(!brv_count_pairs(words, n, in->segment, width, classes, places, pairs->rows, pairs->columns, pairs->table, hists),
+          "%zu words", n);
+    for (size_t i = 0; i < (size_t)pairs->tables << width; i++) sum += hists[i];
+    CHECK(sum == n, "%zu of %zu words", (size_t)sum, n);
+    free(hists);
+    free(classes);
+}
+
 static inline void ask_pairs(plan_input *in, const brv_coding *coding, const uint8_t *words, size_t segments)
 {
     if (in->segment > 4096) return;
-    const size_t n = segments * in->segment, cut = n - in->segment / 2;
-    brv_pairs pairs;
-    uint8_t *places = allocated(in->segment), *classes = allocated(segments);
-    CHECK(!brv_learn_pairs(words, n, coding, in->tolls, &pairs, places), "%zu segments", segments);
-    CHECK(pairs.tables >= 1 && pairs.tables <= in->tables, "%u tables", pairs.tables);
-    for (uint32_t i = 0; i < pairs.rows * pairs.columns; i++)
-        CHECK(pairs.table[i] < pairs.tables, "pair %u: %u", i, pairs.table[i]);
-    note_number(in, pairs.rank);
+    const size_t n = segments * in->segment;
+    brv_pairs found[2];
+    uint32_t many = 0;
+    uint8_t *places = allocated(in->segment);
+    CHECK(!brv_learn_pairs(words, n, coding, in->tolls, found, &many, places), "%zu segments", segments);
+    CHECK(many == (found->rows > 1 ? 2u : 1u), "%u found with %u classes of rows", many, found->rows);
     note(in, places, in->segment);
-    note(in, pairs.table, pairs.rows * pairs.columns);
-    note(in, pairs.lengths, pairs.rows * sizeof *pairs.lengths);
-    uint64_t *hists = allocated(pairs.tables * sizeof *hists << coding->width), sum = 0;
-    for (size_t s = 0; s < segments; s++) classes[s] = (uint8_t)(s % pairs.rows);
-    CHECK(!brv_count_pairs(words, cut, in->segment, coding->width, classes, places, pairs.rows, pairs.columns, pairs.table,
-                           hists), "%zu words", cut);
-    for (size_t i = 0; i < (size_t)pairs.tables << coding->width; i++) sum += hists[i];
-    CHECK(sum == cut, "%zu of %zu words", (size_t)sum, cut);
-    free(hists);
-    free(classes);
+    for (const brv_pairs *pairs = found; pairs < found + many; pairs++) {
+        CHECK(pairs->tables >= 1 && pairs->tables <= in->tables, "%u tables", pairs->tables);
+        for (uint32_t i = 0; i < pairs->rows * pairs->columns; i++)
+            CHECK(pairs->table[i] < pairs->tables, "pair %u: %u", i, pairs->table[i]);
+        note_number(in, pairs->rank);
+        note(in, pairs->table, pairs->rows * pairs->columns);
+        note(in, pairs->lengths, pairs->rows * sizeof *pairs->lengths);
+        count_with(in, pairs, coding->width, words, n - in->segment / 2, places);
+    }
     free(places);
 }
 
