@@ -17,15 +17,19 @@ from brevisfs.synth._sample import Sample, Words, container, spread
 TRIAL_BYTES = 1 << 16
 """Bytes compressed to price zstd for one field."""
 
-QUICK_LEVEL, CLOSE_LEVEL = 6, 15
-"""The levels of trials. 19, at which blocks are encoded, takes twenty times as long as the former and saves
-0.5 % of most words, but a third of some that recur at a distance; the latter finds that in half the time."""
+QUICK_LEVEL, CLOSE_LEVEL, CLOSEST_LEVEL = 6, 15, 17
+"""The levels of trials. 19, at which blocks are encoded, takes twenty times as long as the first and saves
+0.5 % of most words, but a third of some that recur at a distance; the second finds that in half the time,
+but not single words among such as do not recur, which the third does."""
 
 NARROWEST = 8
 """Fields with fewer bits are not tried: what recurs in them is mostly chance."""
 
 RECURRING = 0.02
 """Share of the words' neighbourhoods that must occur again for trials of every field."""
+
+MOSTLY = 0.5
+"""Share of words that occur again, up to which they are single ones among such as do not."""
 
 TELLING_BITS = 24
 """Bits that vary in a word, above which one that comes again does so by no chance."""
@@ -123,20 +127,26 @@ def _trial(
     runs = [run[at : at + block] for run in sample.runs for at in range(0, len(run), block)]
     wanted = max(1, TRIAL_BYTES * 8 // (field.width * len(runs[0])))
     values = [_values(run, field) for run in runs]
-    # What a run takes goes by how often its words change: taking that into account, a few tell of all.
-    changes = [1 + int(np.count_nonzero(value[1:] != value[:-1])) for value in values]
-    order = sorted(range(len(values)), key=lambda i: changes[i])
-    tried = [order[i] for i in spread(len(order), wanted)]
-    share = sum(changes) * extent.count / sum(map(len, values))
-    toll = settings.toll * extent.count * field.width / 8 * _times.ZSTD_BYTE / 8
+    words = sum(map(len, values))
+    again = [_plan.recurring(value, field.width, 1) if closely else 0 for value in values]
+    single = field.width > TELLING_BITS and RECURRING < sum(again) / words < MOSTLY
+    # What a run takes goes by how often its words change, what single words save by how often there are such:
+    # taking that into account, a few runs tell of all.
+    tells = again if single else [1 + int(np.count_nonzero(value[1:] != value[:-1])) for value in values]
+    order = sorted(range(len(values)), key=lambda i: tells[i])
+    tried = order[-wanted:] if single else [order[i] for i in spread(len(order), wanted)]
+    plain = extent.count * field.width / 8
+    toll = settings.toll * plain * _times.ZSTD_BYTE / 8
 
     def tried_at(level: int) -> float:
-        taken = changed = 0
+        taken = told = whole = 0.0
         size = inf
         for i in reversed(tried):
             taken += _plan.zstd_bytes(values[i], field.width, level)
-            changed += changes[i]
-            size = NODE_BYTES + taken * share / changed
+            told += tells[i] * words / sum(tells)
+            whole += len(values[i])
+            saved = (whole * field.width / 8 - taken) / told
+            size = NODE_BYTES + (plain - saved * extent.count if single else taken / told * extent.count)
             if size + toll > HOPELESS * known:
                 break
         return size
@@ -144,7 +154,7 @@ def _trial(
     size = tried_at(QUICK_LEVEL)
     decided = field.width == sample.bits and size + toll < known
     if closely and not decided and size + toll <= HOPELESS * known:
-        size = tried_at(CLOSE_LEVEL)
+        size = tried_at(CLOSEST_LEVEL if single else CLOSE_LEVEL)
     return Choice(Lit(Zstd()), size, toll)
 
 

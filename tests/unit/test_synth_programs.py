@@ -154,6 +154,18 @@ def test_slow_changes_are_a_scan() -> None:
     assert node.kind == "add"
 
 
+def test_single_words_that_recur_among_others_are_zstd() -> None:
+    # Numbers with few digits, divided by their row's norm: equal ones of a row stay equal.
+    numbers = np.random.default_rng(5).normal(0, 1, (300, 384)).astype(np.float16).astype(np.float64)
+    data = (numbers / np.linalg.norm(numbers, axis=1, keepdims=True)).tobytes()
+    plan = planned(data, "F64", (300, 384))
+    assert "51: Lit zstd" in to_text(plan.node)
+    size = stored_size(plan, data)
+    assert size < 0.83 * len(data)
+    assert plan.candidates[0].size == pytest.approx(size, rel=0.01)
+    assert restored(plan, data) == data
+
+
 def test_what_recurs_at_a_distance_is_zstd() -> None:
     words = RNG(0).integers(0, 2**32, 900, dtype=np.uint32)
     data = np.concatenate([words[RNG(i).integers(0, 700) :] for i in range(60)]).tobytes()
