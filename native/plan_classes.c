@@ -14,7 +14,7 @@ enum {
     MOST_SEGMENTS = 4096,
     MOST_MEANS = 2 * BRV_MOST_CLASSES,
     MOST_MERGED = BRV_MOST_PAIRS,
-    TERMS = 4096,
+    TERMS = 1024,
     TURNS = 2,   /* in which segments and places are dealt to their classes */
     ROUNDS = 4,
     PLACES = 32, /* counted at a time */
@@ -174,11 +174,14 @@ static void measure(learner *l, int16_t *left_out)
     }
 }
 
+static void add_row_to(uint32_t *restrict sum, const int16_t *restrict row, size_t n)
+{
+    for (size_t i = 0; i < n; i++) sum[i] += (uint32_t)row[i];
+}
+
 static void join(learner *l, size_t s, unsigned class)
 {
-    uint32_t *restrict to = l->sum[class];
-    const int16_t *restrict row = l->coarse[s];
-    for (unsigned b = 0; b < l->bins; b++) to[b] += (uint32_t)row[b];
+    add_row_to(l->sum[class], l->coarse[s], l->bins);
     l->members[class]++;
     l->class[s] = (uint8_t)class;
 }
@@ -585,8 +588,7 @@ static void deal_by(const learner *l, const int16_t *hists, size_t items, unsign
     const unsigned item = others * bins;
     uint32_t sum[BRV_MOST_PAIRS * COARSE] = {0};
     int16_t length[BRV_MOST_PAIRS * COARSE];
-    for (size_t i = 0; i < items; i++)
-        for (unsigned j = 0; j < item; j++) sum[class[i] * item + j] += (uint32_t)hists[i * item + j];
+    for (size_t i = 0; i < items; i++) add_row_to(sum + class[i] * item, hists + i * item, item);
     for (unsigned at = 0; at < classes * item; at += bins) {
         double total = 0.02 * all;
         for (unsigned j = at; j < at + bins; j++) total += sum[j];
