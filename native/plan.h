@@ -133,6 +133,7 @@ typedef struct {
     uint32_t few;         /* classes up to which every number is ranked, above it the even ones */
     double many;          /* bytes that more than `few` must save */
     uint64_t segment, words, block; /* words: of the whole stream */
+    double asked;         /* bytes that pairs must save */
 } brv_coding;
 
 /* The classes that rank best for n segments of `segment` bytes (words of up to 8 bits), at most 4096: *tables, the
@@ -152,7 +153,8 @@ typedef struct {
 } brv_pairs;
 
 /* The pairs that rank best for segments as brv_learn takes them, of up to 4096 words, and, if these have more than one
- * row class, those that do without: *found of them. And the class of each place, the same for both. */
+ * row class, those that do without: *found of them. And the class of each place, the same for both. None are looked for
+ * where classes of places alone save less than is asked: what pairs save beside classes of rows is rarely more. */
 int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, const brv_tolls *tolls, brv_pairs out[2],
                     uint32_t *found, uint8_t *places);
 /* hists[tables][2^width] are added to. classes: those of the segments, as of brv_assign. */

@@ -627,15 +627,21 @@ static int alternate(const uint8_t *words, size_t n, learner *rows, learner *col
 }
 
 /* Up to so many classes of the segments that were counted, from more of them: few at once would miss those that are
- * unlike all others. */
-static int merged_classes_of(learner *l, unsigned size)
+ * unlike all others. *saved gets about the bits that they save. */
+static int merged_classes_of(learner *l, unsigned size, double *saved)
 {
     unsigned number[MOST_MERGED];
+    double all[COARSE] = {0};
     const int rc = classes_of(l, MOST_MEANS);
     merger *m = rc ? NULL : merger_of(l);
     if (!m) return rc ? rc : BRV_NO_MEMORY;
+    for (unsigned c = 0; c < m->classes; c++)
+        for (unsigned b = 0; b < m->bins; b++) all[b] += m->member[c][b];
     for (unsigned left = m->classes; left > size; left--) merge_two(m);
     numbered(m, number);
+    *saved = information(m, all, NULL);
+    for (unsigned c = 0; c < m->classes; c++)
+        if (!m->gone[c]) *saved -= m->alone[c];
     free(m);
     for (size_t s = 0; s < l->segments; s++) l->class[s] = (uint8_t)number[l->class[s]];
     if (l->classes > size) l->classes = size;
@@ -687,16 +693,18 @@ int brv_learn_pairs(const uint8_t *words, size_t n, const brv_coding *coding, co
     const size_t segment = (size_t)coding->segment, segments = n / segment;
     learner *by_row = new_learner(segments, segment, coding->width), *by_place = new_learner(segment, segments, coding->width);
     int rc = by_row && by_place ? 0 : BRV_NO_MEMORY;
+    double saved = 0;
+    *found = 0;
     if (!rc) {
-        count_rows(by_row, words, segment);
         count_columns(by_place, words, n);
-        rc = classes_of(by_row, BRV_MOST_SIDE);
+        rc = merged_classes_of(by_place, BRV_MOST_SIDE, &saved);
     }
-    if (!rc) rc = merged_classes_of(by_place, BRV_MOST_SIDE);
-    if (!rc) rc = alternate(words, n, by_row, by_place);
-    if (!rc) {
+    if (!rc && saved / 8 * (double)coding->words / (double)n >= coding->asked) {
+        count_rows(by_row, words, segment);
+        rc = classes_of(by_row, BRV_MOST_SIDE);
+        if (!rc) rc = alternate(words, n, by_row, by_place);
         memcpy(places, by_place->class, segment);
-        rc = best_pairs(words, n, by_row, by_place, coding, tolls, out, found);
+        if (!rc) rc = best_pairs(words, n, by_row, by_place, coding, tolls, out, found);
     }
     free_learner(by_row);
     free_learner(by_place);

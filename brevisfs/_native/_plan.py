@@ -68,6 +68,7 @@ class Coding(NamedTuple):
     segment: int
     words: int
     block: int
+    asked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ def learn_pairs(words: npt.NDArray[np.uint8], coding: Coding, tolls: Tolls) -> l
     """Pairs of classes of segments, rows of `words`, and of the places in them, and the rank that they reach.
 
     First those that rank best, then those with one class of segments; without such as come to one table or
-    have one class of places.
+    have one class of places. None where these classes save too little for what is asked.
     """
     found, many = ffi.new("brv_pairs[2]"), ffi.new("uint32_t *")
     places = np.empty(coding.segment, np.uint8)

@@ -206,9 +206,10 @@ class _Dealer:
         """The dealings by rows and columns, with classes of rows and without."""
         words, tolls = self._some(self._part, leaf, 0), _literal.tolls(self._settings)
         asked = self._settings.pairs * self._part.nbytes
+        coding = self._coding(leaf, way, segment)._replace(asked=asked)
         return [
             _Dealing(way, 0, segment, rank + asked, pairs.lengths, pairs, asked)
-            for rank, pairs in _classes.learn_pairs(words, self._coding(leaf, way, segment), tolls)
+            for rank, pairs in _classes.learn_pairs(words, coding, tolls)
         ]
 
     def _reckoned(self, part: Part, dealings: dict[int, list[_Dealing]]) -> float:

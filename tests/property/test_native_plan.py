@@ -250,6 +250,17 @@ def test_pairs_are_those_of_k_means_in_turns_and_merging(
         assert pairs.tables == tables.max() + 1
 
 
+def test_no_pairs_are_looked_for_where_places_save_less_than_is_asked() -> None:
+    segments = rows_and_columns(1, 6, 300, 100)
+    tolls = _literal.tolls(SETTINGS[Profile.DENSE])
+    coding = _plan.Coding(Way.RANS, 6, 8, FEW_TABLES, 10.0, 100, segments.size, 1 << 16)
+    free = _plan.learn_pairs(segments, coding, tolls)
+    assert len(free) == 2
+    for asked, found in ((100.0, True), (segments.size / 2, False)):
+        again = _plan.learn_pairs(segments, coding._replace(asked=asked), tolls)
+        assert [rank for rank, _ in again] == [rank for rank, _ in free if found]
+
+
 @given(SEEDS, st.integers(1, 8), st.integers(1, 40), st.integers(1, 300), st.integers(0, 299))
 @QUICK
 def test_words_are_counted_by_the_table_of_their_pair(
