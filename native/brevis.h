@@ -136,6 +136,9 @@ int brv_front_is_bare(brv_front *f, uint64_t inode);
  * is kept of an archive that was closed is found again by its identity. NULL if there is no memory. */
 brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,
                         size_t sections);
+/* When it was read last: of two files, that which was read later has the greater. */
+uint64_t brv_file_used(brv_file *file);
+
 /* A section can be read; lo and hi of the part are not looked at. It stays the caller's, until brv_file_clear. */
 void brv_file_prepare(brv_file *file, size_t section, const brv_part *part);
 /* No section can be read any more, and what was being read has been: or, without wait, returns 0 if it has not. */

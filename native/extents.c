@@ -199,7 +199,7 @@ extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead)
         file->extents--;
         return NULL;
     }
-    *x = (extent){.file = file, .begin = begin, .born = f->now, .size = size, .unasked = size, .state = DECODING,
+    *x = (extent){.file = file, .begin = begin, .born = f->now, .size = size, .state = DECODING,
                   .class = x->class, .bytes = x->bytes};
     extent **at = bucket(f, file, begin);
     x->next = *at;
@@ -208,9 +208,16 @@ extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead)
     return x;
 }
 
-void extent_ask(brv_front *f, extent *x, uint32_t bytes)
+/* Bits of the bytes before `stop` that stand for all: 64, evenly spread from the first to the last. */
+static uint64_t bits_before(const extent *x, uint32_t stop)
 {
-    x->unasked -= bytes < x->unasked ? bytes : x->unasked;
+    const uint64_t n = (63 * (uint64_t)stop + x->size - 2) / (x->size - 1);
+    return n < 64 ? (UINT64_C(1) << n) - 1 : UINT64_MAX;
+}
+
+void extent_ask(brv_front *f, extent *x, uint32_t skip, uint32_t bytes)
+{
+    x->asked |= bits_before(x, skip + bytes) & ~bits_before(x, skip);
     leave_list(f, x);
     make_newest(f, x, false);
 }
@@ -224,7 +231,7 @@ void extent_decoded(brv_front *f, extent *x, enum extent_state state)
 void extent_unpin(brv_front *f, extent *x)
 {
     if (--x->pins) return;
-    if (x->state == READY && x->unasked) return;
+    if (x->state == READY && x->asked != UINT64_MAX) return;
     if (x->state == READY) forget(f, x);
     release(f, x);
 }

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -131,6 +132,18 @@ static void swap(const brv_front *f, struct fuse_buf *a, struct fuse_buf *b)
 }
 
 /* ---- requests ------------------------------------------------------------------------------ */
+
+/* As libfuse does, which allocates a buffer for the largest of requests if there is none yet. What a new one has of memory
+ * that malloc has used before goes back to the system, or as many as there are requests at a time would take 1 MiB each. */
+static int receive(const brv_front *f, struct fuse_buf *buf)
+{
+    const bool given = buf->mem;
+    const int result = f->receive(f->session, buf);
+    if (given || !buf->mem) return result;
+    const size_t used = result > 0 && !buf->flags ? (size_t)result : 0;
+    forget_pages((uint8_t *)buf->mem + used, malloc_usable_size(buf->mem) - used);
+    return result;
+}
 
 /* The request in a buffer, if it is in memory and has so many bytes after its header. */
 static const struct fuse_in_header *request_in(const struct fuse_buf *buf, int result, size_t more)
@@ -373,7 +386,7 @@ static void lead(worker *w)
         if (poll(ready, 2, -1) < 0) continue;
         if (ready[1].revents) return;
         message *m = w->message;
-        m->result = f->receive(f->session, &m->buf);
+        m->result = receive(f, &m->buf);
         if (m->result == -EINTR || m->result == -EAGAIN || is_interrupt(&m->buf, m->result)) continue;
         pthread_mutex_lock(&f->lock);
         const bool vain = is_vain(f, &m->buf, m->result);
@@ -525,7 +538,7 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
     pthread_mutex_unlock(&f->lock);
     if (passed) return result;
     if (!looping) return -EINTR;
-    result = f->receive(f->session, buf);
+    result = receive(f, buf);
     if (result == -EAGAIN || is_interrupt(buf, result)) return -EINTR;
     pthread_mutex_lock(&f->lock);
     const bool vain = is_vain(f, buf, result);

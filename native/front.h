@@ -23,12 +23,13 @@ enum { BARE = 1 << 14 };
 enum extent_state { DECODING, READY, FAILED };
 
 /* [begin, begin + size) of a file, decoded: a block, or a part of one that is larger than LARGEST_EXTENT. Its memory,
- * `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `unasked` of its bytes
- * were not asked for yet; `ahead`: none were, and it was decoded at the time `born` because they soon would be. */
+ * `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `asked` tells which of
+ * 64 bytes that stand for all have been asked for; `ahead`: none has, and it was decoded at the time `born` because they
+ * soon would be. */
 typedef struct extent {
     brv_file *file;
-    uint64_t begin, born;
-    uint32_t size, unasked, pins;
+    uint64_t begin, born, asked;
+    uint32_t size, pins;
     uint8_t state, class;
     bool ahead;
     uint8_t *bytes;
@@ -55,6 +56,7 @@ struct brv_file {
     bool open;
     size_t extents;
     unsigned readings; /* that are under way */
+    uint64_t used;     /* when it was read last, counted in reads */
     int fd;
     uint64_t size;
     const int64_t *offsets; /* of the sections */
@@ -140,8 +142,8 @@ void extents_end(brv_front *f);
 extent *extent_find(const brv_front *f, const brv_file *file, uint64_t begin);
 /* A new one, DECODING; NULL if there is no memory for it that is not in use. */
 extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead);
-/* So many of its bytes are asked for. */
-void extent_ask(brv_front *f, extent *x, uint32_t bytes);
+/* So many of its bytes are asked for, after `skip` others. */
+void extent_ask(brv_front *f, extent *x, uint32_t skip, uint32_t bytes);
 /* Decoding it has ended; one that FAILED is not found any more. */
 void extent_decoded(brv_front *f, extent *x, enum extent_state state);
 /* One user less. What was asked for in full is in the kernel's page cache: its memory is for what comes next. */

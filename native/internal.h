@@ -416,6 +416,8 @@ int fail(brv_status *st, int code, int node, const char *what);
 size_t scratch_need(const brv_program *p, uint32_t i, uint64_t words);
 /* Make room for n bytes of scratch in all; 0 or BRV_NO_MEMORY. What is taken is given back by setting `used`. */
 int scratch_reserve(brv_scratch *s, size_t n);
+/* Of n bytes that malloc gave, and that are not used yet, the pages that it has used before go back to the system. */
+void forget_pages(uint8_t *from, size_t n);
 static inline void *scratch_take(brv_scratch *s, size_t n)
 {
     n = (n + 127) & ~(size_t)63; /* slack for 8-byte stores past the end of byte arrays */

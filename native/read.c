@@ -10,7 +10,7 @@
 enum { STEP_STORED = 256 << 10, STEP_FLAT = 512 << 10, STEP_BLOCKS = 32 };
 
 /* A larger buffer is not kept for the next call. */
-enum { KEPT = 4 << 20 };
+enum { KEPT = 1 << 20 };
 
 /* Room for n bytes; 0 or BRV_NO_MEMORY. */
 static int reserve(room *r, size_t n)

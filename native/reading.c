@@ -68,6 +68,14 @@ void brv_file_prepare(brv_file *file, size_t section, const brv_part *part)
     pthread_mutex_unlock(&file->front->lock);
 }
 
+uint64_t brv_file_used(brv_file *file)
+{
+    pthread_mutex_lock(&file->front->lock);
+    const uint64_t used = file->used;
+    pthread_mutex_unlock(&file->front->lock);
+    return used;
+}
+
 static void cancel_ahead(brv_file *file);
 
 int brv_file_clear(brv_file *file, int wait)
@@ -189,7 +197,7 @@ static void plan_piece(reading *r, const piece *p, uint8_t *out)
         s->out = out;
         s->skip = (uint32_t)(p->lo - p->begin);
         s->bytes = (uint32_t)(p->hi - p->lo);
-        extent_ask(f, x, s->bytes);
+        extent_ask(f, x, s->skip, s->bytes);
         if (present) *(x->state == READY ? &f->counters.found : &f->counters.joined) += 1;
     } else plan_bytes(r, p->part, p->lo, p->hi, out);
 }
@@ -420,7 +428,7 @@ static bool begin_ahead(brv_file *file, uint64_t *at, uint64_t end)
 void read_ahead(brv_file *file, uint64_t begin, uint64_t end)
 {
     brv_front *f = file->front;
-    f->now++;
+    file->used = ++f->now;
     stream *s = follow(file, begin, end);
     if (s->run <= ONE_READ || f->ending) return;
     const uint64_t far = s->next + (s->run < MOST_AHEAD ? s->run : MOST_AHEAD);

@@ -1,6 +1,9 @@
 /* Scratch memory of one thread, and how a call says what went wrong. */
+#define _GNU_SOURCE
 #include "internal.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
 #include <zstd.h>
 
 int fail(brv_status *st, int code, int n, const char *what)
@@ -24,6 +27,13 @@ void brv_scratch_free(brv_scratch *s)
     free(s);
 }
 
+void forget_pages(uint8_t *from, size_t n)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)from + page - 1) & -page, last = ((uintptr_t)from + n) & -page;
+    if (first < last) madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
 int scratch_reserve(brv_scratch *s, size_t n)
 {
     s->used = 0;
@@ -33,6 +43,7 @@ int scratch_reserve(brv_scratch *s, size_t n)
     s->base = aligned_alloc(64, (n + 63) & ~(size_t)63);
     if (!s->base) return BRV_NO_MEMORY;
     s->cap = n;
+    forget_pages(s->base, n); /* as a rule most words are narrow, and most of it is never used */
     return 0;
 }
 

@@ -93,6 +93,11 @@ class FrontFile:
         if not self.handle:
             raise MemoryError("no memory for an open file")
 
+    @property
+    def used(self) -> int:
+        """Of two files the one that was read last has the greater."""
+        return int(lib.brv_file_used(self.handle))
+
     def prepared(self, section: int, stored: Stored) -> None:
         """A section can be read from now on. The caller keeps `stored` until it calls `clear`."""
         lib.brv_file_prepare(self.handle, section, stored.part)

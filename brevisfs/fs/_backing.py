@@ -88,13 +88,14 @@ class Backings:
             self.memory += backing.reader.memory - backing.weight
             backing.weight = backing.reader.memory
 
-    async def drop_programs(self) -> None:
-        """Lets go of all that can be read again."""
-        while self._kept:
+    async def drop_programs(self, most: int = 0) -> None:
+        """Lets go of what can be read again, of what was read longest ago first, until `memory` is `most`."""
+        while self._kept and self.memory > most:
             self._forget_oldest()
-        for backing in list(self._open):
+        files = [(backing.front_file.used, backing) for backing in self._open if backing.front_file]
+        for _, backing in sorted(files, key=lambda file: file[0]):
             # Others are closed while one is waited for.
-            if backing.reader is not None and backing in self._open:
+            if self.memory > most and backing.reader is not None and backing in self._open:
                 with self.held(backing):
                     await trio.to_thread.run_sync(backing.reader.drop_programs)
                     self.weigh(backing)

@@ -70,9 +70,8 @@ class Reads:
         end = min(offset + size, backing.reader.size)
         if offset >= end:
             return b""
-        answer = np.empty(end - offset, np.uint8)
         try:
-            await trio.to_thread.run_sync(_read, backing, offset, answer, limiter=self._threads)
+            answer = await trio.to_thread.run_sync(_read, backing, offset, end, limiter=self._threads)
         except (BrevisError, OSError) as error:
             _tell(backing, offset, error)
             raise FUSEError(errno.EIO) from None
@@ -97,19 +96,20 @@ class Reads:
     async def _weigh(self, backing: Backing) -> None:
         """Gives extents what the archives leave of the budget, which let go of programs if that is little."""
         self.backings.weigh(backing)
-        if self._most - self.backings.memory < self._least:
-            await self.backings.drop_programs()
+        await self.backings.drop_programs(self._most - self._least)
         self.front.limit(max(self._least, self._most - self.backings.memory))
 
 
-def _read(backing: Backing, offset: int, out: npt.NDArray[np.uint8]) -> None:
+def _read(backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8]:
     reader, file = backing.reader, backing.front_file
     assert reader is not None
     assert file is not None
-    end = offset + len(out)
+    # Here, where only so many are at work: requests that wait for a thread take no memory.
+    out = np.empty(end - offset, np.uint8)
     if reader.prepare(offset, end) < end or not file.read(offset, out):
         # It may be so large that its programs do not fit memory at one time; else this tells what is wrong.
         reader.read_into(offset, out)
+    return out
 
 
 def _prepare_ahead(reader: Reader, offset: int) -> None:

@@ -410,11 +410,29 @@ static void check_mount(int fd, unsigned rounds, void *(*what)(void *), void *(*
     close(ends[1]);
 }
 
+/* Nothing of the neighbours goes, and some of what may. */
+static void check_forgetting(void)
+{
+    enum { ALL = 1 << 18, FROM = 100, STOP = ALL - 77 };
+    uint8_t *bytes = malloc(ALL);
+    CHECK(bytes, "out of memory");
+    memset(bytes, 1, ALL);
+    forget_pages(bytes + FROM, STOP - FROM);
+    size_t gone = 0;
+    for (size_t i = 0; i < ALL; i++) {
+        CHECK(bytes[i] || (i >= FROM && i < STOP), "byte %zu", i);
+        gone += !bytes[i];
+    }
+    CHECK(gone, "nothing went");
+    free(bytes);
+}
+
 int main(int argc, char **argv)
 {
     const unsigned rounds = argc > 1 ? (unsigned)atoi(argv[1]) : 1000;
     uint64_t rng = 0x9e3779b97f4a7c15u;
     const int fd = make_archive(&rng);
+    check_forgetting();
     setting *s = begin(fd, rounds);
     run(s, reader, change, -1, -1);
     end(s);

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.archives import assemble, encoded, opened
 from tests.stores import noise, raw_archive
 
 BLOCK = 128 * 1024
+MEGABYTE = 1 << 20
 
 
 class Setting:
@@ -117,6 +119,27 @@ def test_what_is_prepared_does_too() -> None:
         s.reads.backings.release(backing)
         await s.reads.backings.drop_programs()
         assert s.reads.backings.memory == 0
+
+    run(test)
+
+
+def test_what_is_asked_for_again_and_again_is_kept_until_all_has_been() -> None:
+    size = 4096
+    data = noise(2 * BLOCK)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive_of(data))
+
+        async def read(place: int) -> None:
+            assert await s.read(backing, place, size) == data[place : place + size]
+
+        for _ in range(2 * BLOCK // size):
+            await read(5 * size + 512)
+        for place in reversed(range(0, BLOCK, size)):
+            await read(place)
+        assert s.count("decoded") == 1
+        await read(0)
+        assert s.count("decoded") == 2, "the kernel has it all, so it is kept no more"
 
     run(test)
 
@@ -338,21 +361,50 @@ def test_reading_ahead_comes_to_many_small_sections() -> None:
     run(test)
 
 
+def with_large_programs(number: int, sections: int) -> tuple[bytes, bytes]:
+    """An archive, and what it is of: a table of symbols of 16 bits takes half a megabyte and more."""
+    parts = [noise(128, 1000 * number + place) for place in range(sections)]
+    program = "Lit huffman(max=11, streams=1)"
+    return assemble([encoded(program, 16, part, 64) for part in parts]), b"".join(parts)
+
+
 def test_programs_go_when_they_take_too_much() -> None:
-    # A table of symbols of 16 bits takes memory, so many sections do.
-    sections = [noise(128, number) for number in range(100)]
-    whole = b"".join(sections)
-    archive = assemble([encoded("Lit huffman(max=11, streams=1)", 16, section, 64) for section in sections])
+    archive, whole = with_large_programs(0, 100)
 
     async def test(s: Setting) -> None:
         backing = await s.open(archive)
         assert backing.reader is not None
-        most = 0
+        taken = [0]
         for begin in range(0, len(whole), 128):
             assert await s.read(backing, begin, 128) == whole[begin : begin + 128]
-            most = max(most, s.reads.backings.memory)
-        assert most <= SMALLEST_BUDGET // 2
-        assert backing.reader.memory < most
+            taken.append(s.reads.backings.memory)
+        assert max(taken) <= SMALLEST_BUDGET // 2
+        assert any(later < earlier for earlier, later in pairwise(taken))
+
+    run(test)
+
+
+def test_programs_that_were_read_longest_ago_go_first() -> None:
+    made = [with_large_programs(number, 6) for number in range(5)]
+
+    async def test(s: Setting) -> None:
+        opened = [await s.open(archive) for archive, _ in made]
+
+        async def read(number: int) -> None:
+            assert await s.read(opened[number], 0, 6 * 128) == made[number][1]
+            while opened[number].preparing:
+                await trio.lowlevel.checkpoint()
+
+        def having_programs() -> list[int]:
+            return [n for n, one in enumerate(opened) if one.reader and one.reader.memory > MEGABYTE]
+
+        for number in (0, 1, 2, 0):
+            await read(number)
+        assert having_programs() == [0, 1, 2]
+        await read(3)
+        assert having_programs() == [0, 2, 3]
+        await read(4)
+        assert having_programs() == [0, 3, 4]
 
     run(test)
 
