@@ -125,9 +125,8 @@ int brv_split(const void *words, size_t n, unsigned bits, uint64_t count, uint64
 
 /* ---- classes of segments ------------------------------------------------------------------- */
 
-/* What is ranked: words coded in one of the ways BRV_HUFFMAN and BRV_RANS, of the extent given. */
+/* What is ranked: words of the extent given, coded in the better of the ways BRV_HUFFMAN and BRV_RANS. */
 typedef struct {
-    int32_t way;
     uint32_t width;       /* bits a word, at most 8 */
     uint32_t most;        /* classes, at most BRV_MOST_CLASSES */
     uint32_t few;         /* classes up to which every number is ranked, above it the even ones */

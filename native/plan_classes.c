@@ -20,6 +20,7 @@ enum {
     PLACES = 32, /* counted at a time */
     AT_ONCE = 4, /* segments counted side by side, so that a repeated word does not wait for its own store */
     LANES = 8,   /* bins are taken so many at a time */
+    WAYS = 2,
 };
 
 typedef int16_t coarse_row[COARSE];
@@ -263,7 +264,7 @@ static int k_means(learner *l, unsigned size)
 typedef struct {
     double member[MOST_MERGED][COARSE], alone[MOST_MERGED], apart[MOST_MERGED][MOST_MERGED];
     uint64_t *hist;               /* [classes][symbols] */
-    coded_row row[MOST_MERGED];   /* what each class's table and words take, once known */
+    coded_row row[WAYS][MOST_MERGED]; /* what each class's table and words take, once known */
     bool known[MOST_MERGED];
     bool gone[MOST_MERGED];
     unsigned became[MOST_MERGED]; /* of each class at the start, the one it is part of now */
@@ -338,17 +339,24 @@ static void numbered(const merger *m, unsigned *number)
 /* What coding the words of the classes as they are now ranks. */
 static double rank_classes(merger *m, unsigned size, const brv_coding *coding, const brv_tolls *t)
 {
-    coded_row all = {0};
+    static const int ways[WAYS] = {BRV_HUFFMAN, BRV_RANS};
+    coded_row all[WAYS] = {{0}};
     brv_choice choice;
+    double least = INFINITY;
     for (unsigned c = 0; c < m->classes; c++) {
         if (m->gone[c]) continue;
-        if (!m->known[c]) m->row[c] = row_of(coding->way, m->hist + c * m->symbols, m->symbols);
+        for (unsigned w = 0; w < WAYS; w++) {
+            if (!m->known[c]) m->row[w][c] = row_of(ways[w], m->hist + c * m->symbols, m->symbols);
+            add_row(all + w, &m->row[w][c]);
+        }
         m->known[c] = true;
-        add_row(&all, &m->row[c]);
     }
-    coded_in_rows(coding->way, &all, size, m->width, coding->segment, coding->words, coding->block, t, &choice);
-    if (m->columns) brv_in_pairs(&choice, size, m->rows, m->columns, coding->segment, coding->words, t);
-    return rank_of(&choice) + (size > coding->few ? coding->many : 0);
+    for (unsigned w = 0; w < WAYS; w++) {
+        coded_in_rows(ways[w], all + w, size, m->width, coding->segment, coding->words, coding->block, t, &choice);
+        if (m->columns) brv_in_pairs(&choice, size, m->rows, m->columns, coding->segment, coding->words, t);
+        if (rank_of(&choice) < least) least = rank_of(&choice);
+    }
+    return least + (size > coding->few ? coding->many : 0);
 }
 
 /* The number of classes that ranks best, and to which of them each class belongs. */
@@ -430,8 +438,7 @@ static bool can_learn(const uint8_t *words, size_t n, const brv_coding *coding)
 {
     if (coding->width < 1 || coding->width > BRV_SYMBOL_BITS || coding->most < 1 || coding->most > BRV_MOST_CLASSES ||
         !coding->segment || n % coding->segment || n == 0 || n / coding->segment > MOST_SEGMENTS ||
-        n > INT32_MAX || !coding->words || !coding->block ||
-        (coding->way != BRV_HUFFMAN && coding->way != BRV_RANS))
+        n > INT32_MAX || !coding->words || !coding->block)
         return false;
     return all_below(words, n, coding->width);
 }

@@ -60,7 +60,6 @@ class Completed(NamedTuple):
 class Coding(NamedTuple):
     """What classes are ranked by: see brv_coding."""
 
-    way: Way
     width: int
     most: int
     few: int

@@ -45,7 +45,6 @@ class _Dealing:
     `rank` is about what it comes to, with the bytes that it is `asked` to save.
     """
 
-    way: Way
     columns: int
     segment: int
     rank: float
@@ -64,14 +63,14 @@ class _Dealing:
 
         That one table is best for one coder need not hold for several, whose tables cost more.
         """
-        other = Way.RANS if self.way == Way.HUFFMAN else Way.HUFFMAN
-        coded = (self._coded(way, leaf, hists, settings) for way in (self.way, other))
+        form = (hists, leaf.bits, leaf.extent, settings, self.segment)
+        pairs = self.pairs
+        coded = (
+            _literal.coded(way, *form) if pairs is None else _literal.paired(way, *form, pairs)
+            for way in (Way.HUFFMAN, Way.RANS)
+        )
         choice = _literal.better(*coded)
         return _literal.transposed(choice, self.columns, leaf.extent, settings) if self.columns else choice
-
-    def _coded(self, way: Way, leaf: Leaf, hists: Histogram, settings: Settings) -> Choice:
-        form = (hists, leaf.bits, leaf.extent, settings, self.segment)
-        return _literal.coded(way, *form) if self.pairs is None else _literal.paired(way, *form, self.pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +149,18 @@ class _Dealer:
         usual: dict[int, list[_Dealing]] = {}
         by_tile: dict[Tile, dict[int, list[_Dealing]]] = {tile: {} for tile in tiles}
         for index, leaf in self._leaves.items():
-            way = _classable(leaf, self._choices[index], whole=index == 0)
-            if way is None:
+            if not _classable(leaf, self._choices[index], whole=index == 0):
                 continue
             segment = _classes.segment_words(shape, leaf.extent.count)
             turned = {
                 tile: found
                 for tile in tiles
                 if leaf.place.may_turn
-                for found in self._learn(leaf, way, tile.rows, tile)
+                for found in self._learn(leaf, tile.rows, tile)
             }
-            usual[index] = self._learn(leaf, way, segment)
+            usual[index] = self._learn(leaf, segment)
             if self._may_pair(index, [*usual[index], *turned.values()]):
-                usual[index] += self._learn_pairs(leaf, way, segment)
+                usual[index] += self._learn_pairs(leaf, segment)
             for tile, found in turned.items():
                 if found.rank < min([self._choices[index].rank, *(each.rank for each in usual[index])]):
                     by_tile[tile][index] = [found, *usual[index]]
@@ -182,33 +180,33 @@ class _Dealer:
         long = self._leaves[index].extent.count >= LONG_WORDS
         return sum(max(0.0, each) for each in saved) > (LONG_GAIN if long else SHORT_GAIN) * rank
 
-    def _coding(self, leaf: Leaf, way: Way, segment: int) -> Coding:
+    def _coding(self, leaf: Leaf, segment: int) -> Coding:
         settings, extent = self._settings, leaf.extent
         many = settings.many_tables * self._part.nbytes
-        return Coding(way, leaf.bits, settings.tables, FEW_TABLES, many, segment, extent.count, extent.block)
+        return Coding(leaf.bits, settings.tables, FEW_TABLES, many, segment, extent.count, extent.block)
 
     def _some(self, part: Part, leaf: Leaf, columns: int) -> list[_classes.Placed]:
         step = -(-leaf.extent.count // LEARN_WORDS)
         return list(words_of(part, self._node, leaf, columns, step))
 
-    def _learn(self, leaf: Leaf, way: Way, segment: int, tile: Tile | None = None) -> list[_Dealing]:
+    def _learn(self, leaf: Leaf, segment: int, tile: Tile | None = None) -> list[_Dealing]:
         """The dealing by rows, or by the columns of tiles; none if one class is best."""
         part, columns = self._part, 0
         if tile is not None:
             part, leaf, columns = replace(part, block=tile.block), leaf.on(tile.block), tile.columns
         words, tolls = self._some(part, leaf, columns), _literal.tolls(self._settings)
-        rank, lengths = _classes.learn(words, self._coding(leaf, way, segment), tolls)
+        rank, lengths = _classes.learn(words, self._coding(leaf, segment), tolls)
         if columns:
             rank += _literal.transposed(Choice(self._node, 0.0), columns, leaf.extent, self._settings).rank
-        return [] if lengths is None else [_Dealing(way, columns, segment, rank, lengths)]
+        return [] if lengths is None else [_Dealing(columns, segment, rank, lengths)]
 
-    def _learn_pairs(self, leaf: Leaf, way: Way, segment: int) -> list[_Dealing]:
+    def _learn_pairs(self, leaf: Leaf, segment: int) -> list[_Dealing]:
         """The dealings by rows and columns, with classes of rows and without."""
         words, tolls = self._some(self._part, leaf, 0), _literal.tolls(self._settings)
         asked = self._settings.pairs * self._part.nbytes
-        coding = self._coding(leaf, way, segment)._replace(asked=asked)
+        coding = self._coding(leaf, segment)._replace(asked=asked)
         return [
-            _Dealing(way, 0, segment, rank + asked, pairs.lengths, pairs, asked)
+            _Dealing(0, segment, rank + asked, pairs.lengths, pairs, asked)
             for rank, pairs in _classes.learn_pairs(words, coding, tolls)
         ]
 
@@ -242,18 +240,16 @@ def _entries(part: Part) -> int:
     return BLOCK_ENTRY_BYTES * Extent(part.count, part.block).blocks
 
 
-def _classable(leaf: Leaf, choice: Choice, whole: bool) -> Way | None:
-    """How the leaf's words would be coded with several tables, if they are looked at.
+def _classable(leaf: Leaf, choice: Choice, whole: bool) -> bool:
+    """Whether several tables are looked at for the leaf's words.
 
     Words that are not cut may show only by their places that they are worth coding.
     """
     if leaf.extent.count < CLASSED_WORDS or leaf.place.scarce:
-        return None
+        return False
     match choice.node:
-        case Lit(Rans()):
-            return Way.RANS
-        case Lit(Huffman() | Tunstall()):
-            return Way.HUFFMAN
-        case Lit(Raw()) if whole and leaf.narrow:
-            return Way.HUFFMAN
-    return None
+        case Lit(Rans() | Huffman() | Tunstall()):
+            return True
+        case Lit(Raw()):
+            return whole and leaf.narrow
+    return False

@@ -259,7 +259,7 @@ static inline void ask_classes(plan_input *in)
 {
     const unsigned width = in->bits < BRV_SYMBOL_BITS ? in->bits : BRV_SYMBOL_BITS;
     const size_t segments = in->n / in->segment < 4096 ? in->n / in->segment : 4096, n = segments * in->segment;
-    const brv_coding coding = {.way = in->width & 1 ? BRV_HUFFMAN : BRV_RANS, .width = width, .most = in->tables, .few = 4,
+    const brv_coding coding = {.width = width, .most = in->tables, .few = 4,
                                .many = 10, .segment = in->segment, .words = in->count, .block = in->block};
     if (!segments) return;
     uint8_t *words = allocated(n), *classes = allocated(segments);

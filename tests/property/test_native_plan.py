@@ -20,6 +20,7 @@ from tests import pricing
 QUICK = settings(max_examples=60, deadline=None)
 PROFILES = st.sampled_from(list(Profile)).map(SETTINGS.__getitem__)
 SEEDS = st.integers(0, 2**32 - 1)
+CODERS = Way.HUFFMAN, Way.RANS
 
 
 def words(rng: np.random.Generator, bits: int, count: int) -> NDArray[Any]:
@@ -189,11 +190,11 @@ def test_classes_are_those_of_k_means_and_merging(
     profile, extent = SETTINGS[Profile.DENSE], Extent(rows * segment, 1 << 16)
 
     def rank(hists: NDArray[np.int64]) -> float:
-        size = _literal.coded(Way.HUFFMAN, hists, bits, extent, profile, segment).rank
-        return size + (10.0 if len(hists) > FEW_TABLES else 0.0)
+        coded = [_literal.coded(way, hists, bits, extent, profile, segment).rank for way in CODERS]
+        return min(coded) + (10.0 if len(hists) > FEW_TABLES else 0.0)
 
     least, lengths = pricing.learn(segments, bits, most, rank)
-    coding = _plan.Coding(Way.HUFFMAN, bits, most, FEW_TABLES, 10.0, segment, extent.count, extent.block)
+    coding = _plan.Coding(bits, most, FEW_TABLES, 10.0, segment, extent.count, extent.block)
     reached, found = _plan.learn(segments, coding, _literal.tolls(profile))
     assert reached == pytest.approx(least, rel=1e-9)
     coarse = 1 << min(bits, _plan.COARSE_BITS)
@@ -231,14 +232,14 @@ def test_pairs_are_those_of_k_means_in_turns_and_merging(
 
     def rank(hists: NDArray[np.int64], of_rows: int, of_columns: int) -> float:
         tables = len(hists)
-        choice = _literal.coded(Way.RANS, hists, bits, extent, profile, segment)
+        coded = [_literal.coded(way, hists, bits, extent, profile, segment).rank for way in CODERS]
         classes = segment * (of_columns - 1).bit_length() + of_rows * of_columns * (tables - 1).bit_length()
         fewer = ((of_rows - 1).bit_length() - (tables - 1).bit_length()) * rows
         toll = profile.toll * extent.count * _times.PAIRED / 8
-        return choice.rank + (classes + fewer) / 8 + toll + (10.0 if tables > FEW_TABLES else 0.0)
+        return min(coded) + (classes + fewer) / 8 + toll + (10.0 if tables > FEW_TABLES else 0.0)
 
     places, expected = pricing.learn_pairs(segments, bits, rank, most)
-    coding = _plan.Coding(Way.RANS, bits, most, FEW_TABLES, 10.0, segment, extent.count, extent.block)
+    coding = _plan.Coding(bits, most, FEW_TABLES, 10.0, segment, extent.count, extent.block)
     found = _plan.learn_pairs(segments, coding, _literal.tolls(profile))
     coarse = 1 << min(bits, _plan.COARSE_BITS)
     of_use = [each for each in expected if each[2].max() > 0 and each[2].shape[1] > 1]
@@ -253,7 +254,7 @@ def test_pairs_are_those_of_k_means_in_turns_and_merging(
 def test_no_pairs_are_looked_for_where_places_save_less_than_is_asked() -> None:
     segments = rows_and_columns(1, 6, 300, 100)
     tolls = _literal.tolls(SETTINGS[Profile.DENSE])
-    coding = _plan.Coding(Way.RANS, 6, 8, FEW_TABLES, 10.0, 100, segments.size, 1 << 16)
+    coding = _plan.Coding(6, 8, FEW_TABLES, 10.0, 100, segments.size, 1 << 16)
     free = _plan.learn_pairs(segments, coding, tolls)
     assert len(free) == 2
     for asked, found in ((100.0, True), (segments.size / 2, False)):
@@ -329,7 +330,7 @@ def test_a_segment_that_suits_several_classes_takes_the_first() -> None:
 def test_words_that_cannot_be_planned_with_are_refused() -> None:
     balanced = _literal.tolls(SETTINGS[Profile.BALANCED])
     stream = np.arange(600, dtype=np.uint8)
-    coding = _plan.Coding(Way.HUFFMAN, 8, 8, 4, 0.0, 300, 600, 64)
+    coding = _plan.Coding(8, 8, 4, 0.0, 300, 600, 64)
     refused: list[Any] = [
         lambda: _plan.complete(np.zeros(4), 2, 10, 64, balanced),
         lambda: _plan.complete(np.ones(4), 2, 0, 64, balanced),

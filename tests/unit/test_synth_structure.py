@@ -113,7 +113,7 @@ def test_recurring_words_are_noticed() -> None:
 
 
 def learn(words: list[_classes.Placed]) -> tuple[float, np.ndarray | None]:
-    coding = _plan.Coding(_plan.Way.HUFFMAN, 6, 8, 4, 0.0, 300, 60_000, 1 << 16)
+    coding = _plan.Coding(6, 8, 4, 0.0, 300, 60_000, 1 << 16)
     return _classes.learn(words, coding, _literal.tolls(SETTINGS[Profile.BALANCED]))
 
 
