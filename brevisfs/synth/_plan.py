@@ -242,7 +242,8 @@ def _encoded(part: Part, found: Finished) -> float:
     payload = bytearray(program.encode_bound())
     tried = spread(blocks, TRIED_BLOCKS)
     spent = sum(program.encode_block(index, fitted.block_bytes(index), payload) for index in tried)
-    return len(shared) + (spent / len(tried) + BLOCK_ENTRY_BYTES) * blocks
+    words = sum(min(found.block, part.count - index * found.block) for index in tried)
+    return len(shared) + spent / words * part.count + BLOCK_ENTRY_BYTES * blocks
 
 
 def _kind(node: Node) -> frozenset[type[Node]]:
