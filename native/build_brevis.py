@@ -21,6 +21,7 @@ SOURCES = [
     "kernels_avx2.c",
     "kernels_avx512.c",
     "kernels_scalar.c",
+    "line.c",
     "plan_classes.c",
     "plan_cost.c",
     "plan_count.c",

@@ -8,7 +8,11 @@
 #include "front.h"
 
 /* Bytes that extents of one class are cut from. */
-enum { SLAB = 2 << 20 };
+enum { SLAB = 4 << 20 };
+
+/* Extents of this class and larger ones begin in a page of memory where they do in a page of their file: so the kernel
+ * copies a page of them from one page, not from two. */
+enum { ALIGNED = 4, PAGE = 4096 };
 
 /* Reads after which what was decoded ahead and not asked for makes room for others. */
 enum { STALE = 128 };
@@ -52,7 +56,7 @@ extent *extent_find(const brv_front *f, const brv_file *file, uint64_t begin)
     return x;
 }
 
-static size_t memory_of(unsigned class) { return (size_t)SMALLEST_EXTENT << class; }
+static size_t memory_of(unsigned class) { return ((size_t)SMALLEST_EXTENT << class) + (class >= ALIGNED ? PAGE : 0); }
 
 static void make_newest(brv_front *f, extent *x, bool ahead)
 {
@@ -107,8 +111,8 @@ static bool cool(brv_front *f)
         extent *x = f->spare[c];
         if (!x) continue;
         /* Else the kernel would sooner or later make huge pages of what is left of one. */
-        madvise((void *)((uintptr_t)x->bytes & -(uintptr_t)SLAB), SLAB, MADV_NOHUGEPAGE);
-        madvise(x->bytes, memory_of(c), MADV_DONTNEED);
+        madvise((void *)((uintptr_t)x->base & -(uintptr_t)SLAB), SLAB, MADV_NOHUGEPAGE);
+        madvise(x->base, memory_of(c), MADV_DONTNEED);
         f->spare[c] = x->next;
         x->next = f->cold[c];
         f->cold[c] = x;
@@ -162,7 +166,7 @@ static bool grow(brv_front *f, unsigned class)
     f->held += SLAB;
     for (size_t i = n; i-- > 0;) {
         s->extents[i].class = (uint8_t)class;
-        s->extents[i].bytes = s->base + i * memory_of(class);
+        s->extents[i].base = s->base + i * memory_of(class);
         make_spare(f, &s->extents[i]);
     }
     return true;
@@ -172,7 +176,7 @@ static bool grow(brv_front *f, unsigned class)
 static extent *take(brv_front *f, uint32_t size)
 {
     unsigned class = 0;
-    while (memory_of(class) < size) class++;
+    while (((size_t)SMALLEST_EXTENT << class) < size) class++;
     while (!f->spare[class]) {
         extent *x = f->cold[class];
         const size_t more = x ? memory_of(class) : SLAB;
@@ -199,8 +203,8 @@ extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead)
         file->extents--;
         return NULL;
     }
-    *x = (extent){.file = file, .begin = begin, .born = f->now, .size = size, .state = DECODING,
-                  .class = x->class, .bytes = x->bytes};
+    *x = (extent){.file = file, .begin = begin, .born = f->now, .size = size, .state = DECODING, .class = x->class,
+                  .base = x->base, .bytes = x->base + (x->class >= ALIGNED ? begin % PAGE : 0)};
     extent **at = bucket(f, file, begin);
     x->next = *at;
     *at = x;

@@ -1,14 +1,12 @@
 /* Threads that answer reads of a mount without the interpreter, and hand all other requests to its event loop.
  *
- * One party at a time receives: the event loop, as if there were no threads, or one of the threads, the leader. A read
- * of a known handle makes the threads receive, and so do questions in a row for extended attributes that there are not;
+ * One party at a time receives: the event loop, as if there were no threads, or a thread that does nothing else. A read
+ * of a known handle makes the thread receive, and so do questions in a row for extended attributes that there are not;
  * any other request the event loop. So requests of a kind that come one after another are not handed from one to the
- * other. A leader answers small reads and those questions itself; for other reads it steps down.
+ * other. What takes no time, those questions and small reads of what is in memory, the thread answers itself. All other
+ * reads it leaves to the workers.
  *
- * If all threads are at work, nobody receives for a while. If it is a long one, because the disk is slow, the event loop
- * does, so that what needs no thread need not wait; small reads of what is in memory it answers, too.
- *
- * What a leader hands over the event loop takes up before threads receive again. It must: libfuse leaves the data of a
+ * What it hands over the event loop takes up before the thread receives again. It must: libfuse leaves the data of a
  * large request in a pipe of the thread that has received it. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,21 +18,21 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/timerfd.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "front.h"
 
-/* A leader answers reads of this size, if no more than so many steps of so many bytes have to be decoded. */
-enum { SMALL = 64 << 10, FEW = 2, FEW_BYTES = 128 << 10 };
+/* Reads of this size are small. */
+enum { SMALL = 64 << 10 };
 
-/* The event loop receives so many questions in vain before threads do. */
+/* The event loop receives so many questions in vain before the thread does. */
 enum { VAIN = 4 };
 
-/* How long nobody receives, in ns. */
-enum { PATIENCE = 5000000 };
+/* What threads ask the scheduler for: the one that receives, and those that decode. */
+enum { RECEIVER_NS = 100000, WORKER_NS = 10000000 };
 
 /* A request as it was received, `result` bytes of it, or what receiving it gave. A read of `file`, if it is one. */
 typedef struct message {
@@ -50,14 +48,13 @@ struct handle {
     struct handle *next;
 };
 
-/* Who answers reads, what he works on, and whether he is a thread that leads. */
+/* A thread, and what it has to answer reads with. */
 typedef struct worker {
     brv_front *front;
     pthread_t thread;
     brv_scratch *scratch;
     uint8_t *reply;
     message *message;
-    bool leading;
     reading reading;
 } worker;
 
@@ -99,28 +96,18 @@ static void notify(int event)
     if (write(event, &one, sizeof one) < 0) return;
 }
 
+/* A device that an epoll has in its set wakes it for each request, whatever events it is there for. */
 static void receive_on_loop(brv_front *f, bool on)
 {
-    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.fd = f->device};
-    epoll_ctl(f->loop, EPOLL_CTL_MOD, f->device, &event);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = f->device};
+    epoll_ctl(f->loop, on ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, f->device, &event);
     f->looping = on;
 }
 
-/* Has a thread receive, or the event loop if none is idle before long. */
-static void receive_on_threads(brv_front *f)
+static void receive_on_thread(brv_front *f)
 {
-    const struct itimerspec patience = {.it_value.tv_nsec = PATIENCE};
-    if (f->idle) pthread_cond_signal(&f->more);
-    else timerfd_settime(f->patience, 0, &patience, NULL);
-}
-
-/* Looks whether threads have been waited for long enough. */
-static void receive_for_threads(brv_front *f)
-{
-    uint64_t times;
-    if (read(f->patience, &times, sizeof times) < 0 || f->led || f->looping) return;
-    receive_on_loop(f, true);
-    f->slow = true;
+    receive_on_loop(f, false);
+    line_wake(&f->turn);
 }
 
 static void swap(const brv_front *f, struct fuse_buf *a, struct fuse_buf *b)
@@ -158,7 +145,7 @@ static bool is_interrupt(const struct fuse_buf *buf, int result)
     return in && in->opcode == FUSE_INTERRUPT;
 }
 
-/* The file that a request reads, if it is to be answered here; the reading has begun then. The caller has the lock. */
+/* The file that a request reads, if it is to be answered here. The caller has the lock. */
 static brv_file *file_read_by(brv_front *f, const struct fuse_buf *buf, int result)
 {
     const struct fuse_in_header *in = request_in(buf, result, sizeof(struct fuse_read_in));
@@ -166,9 +153,7 @@ static brv_file *file_read_by(brv_front *f, const struct fuse_buf *buf, int resu
     const struct fuse_read_in *read = (const void *)(in + 1);
     const struct handle *h = f->handles[read->fh % HANDLE_BUCKETS];
     while (h && h->number != read->fh) h = h->next;
-    if (!h || read->size > REQUEST) return NULL;
-    file_begin(h->file);
-    return h->file;
+    return h && read->size <= REQUEST ? h->file : NULL;
 }
 
 /* If the request is answered, aborted or interrupted meanwhile, or the mount has ended, nobody wants the reply. */
@@ -222,37 +207,13 @@ static void reply_none(const brv_front *f, const struct fuse_buf *buf)
     reply(f, in->unique, parts, length ? 2 : 1, in->opcode == FUSE_LISTXATTR ? 0 : ENODATA);
 }
 
-/* Counts a question that the event loop has received; after some in a row an idle thread receives. */
+/* Counts a question that the event loop has received; after some in a row the thread receives. */
 static void count_vain(brv_front *f)
 {
-    if (++f->vain < VAIN || !f->idle || f->ending) return;
-    f->slow = false;
-    receive_on_loop(f, false);
-    receive_on_threads(f);
+    if (++f->vain >= VAIN && !f->ending) receive_on_thread(f);
 }
 
 /* ---- reads --------------------------------------------------------------------------------- */
-
-static void step_down(worker *w)
-{
-    brv_front *f = w->front;
-    if (!w->leading) return;
-    w->leading = false;
-    pthread_mutex_lock(&f->lock);
-    f->led = false;
-    receive_on_threads(f);
-    pthread_mutex_unlock(&f->lock);
-}
-
-/* Whether a reading waits for nobody and decodes little. The caller has the lock. */
-static bool is_quick(const reading *r)
-{
-    for (unsigned i = 0; i < r->n; i++) {
-        const step *s = &r->steps[i];
-        if (s->mine ? s->part.hi - s->part.lo > FEW_BYTES : s->extent && s->extent->state == DECODING) return false;
-    }
-    return r->todo <= FEW;
-}
 
 static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
 {
@@ -278,14 +239,9 @@ static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t 
     f->counters.requests++;
     const int rc = reading_plan(r, file, &at, end, w->reply);
     if (!rc) read_ahead(file, begin, end);
-    const bool quick = !rc && end - begin <= SMALL && is_quick(r);
     pthread_mutex_unlock(&f->lock);
     if (rc) return false;
-    if (end - begin > SMALL) step_down(w);
-    if (!quick || !reading_carry_out_at_once(r, w->scratch)) {
-        step_down(w);
-        reading_carry_out(r, w->scratch);
-    }
+    reading_carry_out(r, w->scratch);
     pthread_mutex_lock(&f->lock);
     const bool good = at == end && reading_succeeded(r);
     pthread_mutex_unlock(&f->lock);
@@ -296,42 +252,53 @@ static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t 
     return good;
 }
 
-/* As answer_archive, of what is ready. The caller has the lock. */
-static bool answer_ready(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+/* As answer_archive, of what takes no time. The caller has the lock. */
+static bool answer_quickly(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
 {
     brv_front *f = w->front;
     reading *r = &w->reading;
     const uint64_t begin = place(file, offset), end = place(file, offset + size);
     uint64_t at = begin;
-    if (!range_is_ready(file, begin, end) || reading_plan(r, file, &at, end, w->reply)) return false;
-    f->counters.requests++;
-    read_ahead(file, begin, end);
+    if (!range_is_quick(file, begin, end) || reading_plan(r, file, &at, end, w->reply)) return false;
     pthread_mutex_unlock(&f->lock);
-    reply_reading(f, unique, r);
+    const bool good = reading_carry_out_at_once(r, w->scratch);
+    if (good) reply_reading(f, unique, r);
     pthread_mutex_lock(&f->lock);
     reading_end(r);
-    return true;
+    if (good) {
+        f->counters.requests++;
+        read_ahead(file, begin, end);
+    }
+    return good;
 }
 
-/* As answer_archive; `at_once`, if it is in memory. */
+/* As answer_archive; `at_once`, if the kernel has it in memory. */
 static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint64_t offset, size_t size, bool at_once)
 {
     size_t done = 0;
-    for (int flags = RWF_NOWAIT; done < size;) {
+    while (done < size) {
         struct iovec rest = {w->reply + done, size - done};
-        const ssize_t got = preadv2(file->fd, &rest, 1, (off_t)(offset + done), flags);
+        const ssize_t got = preadv2(file->fd, &rest, 1, (off_t)(offset + done), at_once ? RWF_NOWAIT : 0);
         if (!got) break;
         if (got > 0) done += (size_t)got;
-        else if (errno != EINTR && (at_once || !flags)) return false;
-        else if (errno != EINTR) {
-            step_down(w);
-            flags = 0;
-        }
+        else if (errno != EINTR) return false;
     }
-    if (done > SMALL) step_down(w);
     struct iovec parts[2] = {[1] = {w->reply, done}};
     reply(w->front, unique, parts, 2, 0);
     return true;
+}
+
+/* Answers a small read of what is in memory. The caller has the lock. */
+static bool answer_at_once(worker *w, brv_file *file, const struct fuse_buf *buf)
+{
+    const struct fuse_in_header *in = buf->mem;
+    const struct fuse_read_in *read = (const void *)(in + 1);
+    if (read->size > SMALL) return false;
+    if (file->sections) return answer_quickly(w, file, in->unique, read->offset, read->size);
+    pthread_mutex_unlock(&w->front->lock);
+    const bool done = answer_plain(w, file, in->unique, read->offset, read->size, true);
+    pthread_mutex_lock(&w->front->lock);
+    return done;
 }
 
 /* Answers the read that is w->message, or gives it to the event loop, to try again and say why not. */
@@ -360,95 +327,162 @@ static void answer(worker *w)
 
 /* ---- threads ------------------------------------------------------------------------------- */
 
-/* Takes what was received, which is for the event loop. The caller has the lock. */
-static void hand_over(worker *w)
+/* For how long the thread would run before another that is ready. Of two the one that asks for less comes first: so who
+ * receives comes before others, and who decodes after them, at no cost of anybody's share. Linux 6.12 and later. */
+static void be_scheduled_for(uint64_t ns)
+{
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = sizeof attributes, .runtime = ns};
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0)) return;
+    attributes.runtime = ns;
+    /* Where it is not heeded, or not allowed, reads are as right. */
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+/* In place of what was received, which somebody else takes, a message for what comes next; false if there is no memory:
+ * then the request fails. The caller has the lock, here and below. */
+static bool replace_message(worker *w)
 {
     brv_front *f = w->front;
     message *other = take_message(f);
-    if (!other) {
-        const struct fuse_in_header *in = request_in(&w->message->buf, w->message->result, 0);
-        struct iovec parts[1];
-        if (in && in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET) reply(f, in->unique, parts, 1, ENOMEM);
-        return;
+    if (other) {
+        w->message = other;
+        return true;
     }
-    put_last(&f->last_passed, w->message);
+    const struct fuse_in_header *in = request_in(&w->message->buf, w->message->result, 0);
+    struct iovec parts[1];
+    if (in && in->opcode != FUSE_FORGET && in->opcode != FUSE_BATCH_FORGET) reply(f, in->unique, parts, 1, ENOMEM);
+    return false;
+}
+
+static void give_to_workers(brv_front *f, message *m)
+{
+    put_last(&f->last_read, m);
+    line_wake(&f->idle);
+}
+
+/* What was received, which is for the event loop, and receiving from now on. */
+static void hand_over(worker *w)
+{
+    brv_front *f = w->front;
+    message *m = w->message;
+    if (!replace_message(w)) return;
+    put_last(&f->last_passed, m);
     notify(f->passing);
-    w->message = other;
-    w->leading = f->led = false;
     receive_on_loop(f, true);
 }
 
-static void lead(worker *w)
+static void take_up(worker *w)
 {
     brv_front *f = w->front;
-    while (w->leading) {
-        struct pollfd ready[] = {{.fd = f->device, .events = POLLIN}, {.fd = f->waking, .events = POLLIN}};
-        if (poll(ready, 2, -1) < 0) continue;
-        if (ready[1].revents) return;
-        message *m = w->message;
-        m->result = receive(f, &m->buf);
-        if (m->result == -EINTR || m->result == -EAGAIN || is_interrupt(&m->buf, m->result)) continue;
-        pthread_mutex_lock(&f->lock);
-        const bool vain = is_vain(f, &m->buf, m->result);
-        const bool read = !vain && (m->file = file_read_by(f, &m->buf, m->result));
-        if (!vain && !read) hand_over(w); /* and the message with it */
-        pthread_mutex_unlock(&f->lock);
-        if (vain) reply_none(f, &m->buf);
-        if (read) answer(w);
+    message *m = w->message;
+    if (is_vain(f, &m->buf, m->result)) {
+        reply_none(f, &m->buf);
+        return;
     }
+    m->file = file_read_by(f, &m->buf, m->result);
+    if (!m->file) {
+        hand_over(w);
+        return;
+    }
+    file_begin(m->file);
+    if (answer_at_once(w, m->file, &m->buf) || !replace_message(w)) file_end(m->file);
+    else give_to_workers(f, m);
 }
 
-/* The caller has the lock, here and below. */
+/* What the event loop has received. */
+static void take_up_given(worker *w)
+{
+    brv_front *f = w->front;
+    give_message(f, w->message);
+    w->message = f->given;
+    f->given = NULL;
+    take_up(w);
+}
+
+/* Without the lock. */
+static void receive_once(worker *w)
+{
+    brv_front *f = w->front;
+    message *m = w->message;
+    struct pollfd ready[] = {{.fd = f->device, .events = POLLIN}, {.fd = f->waking, .events = POLLIN}};
+    if (poll(ready, 2, -1) < 0 || ready[1].revents) return;
+    m->result = receive(f, &m->buf);
+    if (m->result == -EINTR || m->result == -EAGAIN || is_interrupt(&m->buf, m->result)) return;
+    pthread_mutex_lock(&f->lock);
+    take_up(w);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void *receive_all(void *of)
+{
+    be_scheduled_for(RECEIVER_NS);
+    worker *w = of;
+    brv_front *f = w->front;
+    pthread_mutex_lock(&f->lock);
+    while (!f->ending) {
+        if (f->given) take_up_given(w);
+        else if (!f->session || f->looping) line_wait(&f->turn, &f->lock);
+        else {
+            pthread_mutex_unlock(&f->lock);
+            receive_once(w);
+            pthread_mutex_lock(&f->lock);
+        }
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
 static void work_once(worker *w)
 {
     brv_front *f = w->front;
     message *m = take_first(&f->reads, &f->last_read);
-    const bool receives = f->session && !f->looping && !f->led;
-    if (m || receives) {
-        f->led |= receives;
-        w->leading = receives;
-        if (m) {
-            give_message(f, w->message);
-            w->message = m;
-        }
+    if (m) {
+        give_message(f, w->message);
+        w->message = m;
         pthread_mutex_unlock(&f->lock);
-        if (m) answer(w);
-        lead(w);
+        answer(w);
         pthread_mutex_lock(&f->lock);
     } else if (f->offered) {
         reading_help(f, w->scratch);
     } else {
-        f->idle++;
-        pthread_cond_wait(&f->more, &f->lock);
-        f->idle--;
+        line_wait(&f->idle, &f->lock);
     }
 }
 
 static void *work(void *of)
 {
     worker *w = of;
+    be_scheduled_for(WORKER_NS);
     pthread_mutex_lock(&w->front->lock);
     while (!w->front->ending) work_once(w);
     pthread_mutex_unlock(&w->front->lock);
     return NULL;
 }
 
-static bool worker_begin(brv_front *f, worker *w)
+static void worker_end(worker *w)
+{
+    brv_scratch_free(w->scratch);
+    if (w->message) give_message(w->front, w->message);
+    if (w->reply) munmap(w->reply, REQUEST);
+    *w = (worker){0};
+}
+
+static bool worker_begin(brv_front *f, worker *w, void *run(void *))
 {
     w->front = f;
     w->scratch = brv_scratch_new();
     w->message = take_message(f);
     w->reply = mmap(NULL, REQUEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (w->reply == MAP_FAILED) w->reply = NULL;
-    return w->scratch && w->message && w->reply;
-}
-
-static void worker_end(worker *w)
-{
-    if (!w->front) return;
-    brv_scratch_free(w->scratch);
-    if (w->message) give_message(w->front, w->message);
-    if (w->reply) munmap(w->reply, REQUEST);
+    if (w->scratch && w->message && w->reply && !pthread_create(&w->thread, NULL, run, w)) return true;
+    worker_end(w);
+    return false;
 }
 
 /* ---- the event loop ------------------------------------------------------------------------ */
@@ -462,12 +496,10 @@ int front_attach(brv_front *f, void *session, int device, int (*receive)(void *,
     f->loop = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event from_device = {.events = EPOLLIN, .data.fd = device};
     struct epoll_event from_threads = {.events = EPOLLIN, .data.fd = f->passing};
-    struct epoll_event from_timer = {.events = EPOLLIN, .data.fd = f->patience};
     /* A request can be gone again by the time that it is to be received. */
     const int flags = fcntl(device, F_GETFL);
     if (f->loop >= 0 && !epoll_ctl(f->loop, EPOLL_CTL_ADD, device, &from_device) &&
-        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->passing, &from_threads) &&
-        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->patience, &from_timer) && flags >= 0 &&
+        !epoll_ctl(f->loop, EPOLL_CTL_ADD, f->passing, &from_threads) && flags >= 0 &&
         !fcntl(device, F_SETFL, flags | O_NONBLOCK)) {
         f->looping = true;
         f->session = session;
@@ -489,43 +521,15 @@ static bool receive_passed(brv_front *f, struct fuse_buf *buf, int *result)
     return true;
 }
 
-/* Answers a small read that waits for nothing, if no thread is idle. The caller has the lock. */
-static bool answer_on_loop(brv_front *f, const struct fuse_buf *buf, int result)
+/* Gives a read to the thread that receives, as it does from now on; false if it is none. The caller has the lock. */
+static bool give_to_thread(brv_front *f, struct fuse_buf *buf, int result)
 {
-    brv_file *file = f->idle || f->ending ? NULL : file_read_by(f, buf, result);
-    if (!file) return false;
-    worker *w = f->on_loop;
-    const struct fuse_in_header *in = buf->mem;
-    const struct fuse_read_in *read = (const void *)(in + 1);
-    bool done = false;
-    if (read->size <= SMALL && file->sections) done = answer_ready(w, file, in->unique, read->offset, read->size);
-    else if (read->size <= SMALL) {
-        pthread_mutex_unlock(&f->lock);
-        done = answer_plain(w, file, in->unique, read->offset, read->size, true);
-        pthread_mutex_lock(&f->lock);
-    }
-    file_end(file);
-    return done;
-}
-
-/* Gives a read to the threads, and has them receive from now on if they can; false if it is none. The caller has the
- * lock. */
-static bool give_to_threads(brv_front *f, struct fuse_buf *buf, int result)
-{
-    brv_file *file = f->ending ? NULL : file_read_by(f, buf, result);
-    message *m = file ? take_message(f) : NULL;
-    if (!m) {
-        if (file) file_end(file);
-        return false;
-    }
+    message *m = f->ending || !file_read_by(f, buf, result) ? NULL : take_message(f);
+    if (!m) return false;
     swap(f, buf, &m->buf);
     m->result = result;
-    m->file = file;
-    put_last(&f->last_read, m);
-    f->slow &= !f->idle;
-    if (f->slow) return true;
-    receive_on_loop(f, false);
-    receive_on_threads(f);
+    f->given = m;
+    receive_on_thread(f);
     return true;
 }
 
@@ -533,7 +537,6 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
 {
     int result = 0;
     pthread_mutex_lock(&f->lock);
-    receive_for_threads(f);
     const bool passed = receive_passed(f, buf, &result), looping = f->looping;
     pthread_mutex_unlock(&f->lock);
     if (passed) return result;
@@ -544,7 +547,7 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
     const bool vain = is_vain(f, buf, result);
     if (vain) count_vain(f);
     else f->vain = 0;
-    const bool taken = !vain && (answer_on_loop(f, buf, result) || give_to_threads(f, buf, result));
+    const bool taken = !vain && give_to_thread(f, buf, result);
     pthread_mutex_unlock(&f->lock);
     if (vain) reply_none(f, buf);
     return vain || taken ? -EINTR : result;
@@ -557,29 +560,22 @@ brv_front *brv_front_new(unsigned threads, size_t limit)
     brv_front *f = calloc(1, sizeof *f);
     if (!f) return NULL;
     pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->more, NULL);
-    pthread_cond_init(&f->done, NULL);
     f->last_read = &f->reads;
     f->last_passed = &f->passed;
     f->loop = -1;
     f->passing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
     f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    f->patience = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    f->workers = calloc(threads, sizeof *f->workers);
-    f->on_loop = calloc(1, sizeof *f->on_loop);
-    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->patience >= 0 && f->workers &&
-                f->on_loop && worker_begin(f, f->on_loop);
+    f->workers = calloc(threads + 1, sizeof *f->workers);
+    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers;
     sigset_t all, before; /* signals are for the other threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; good && f->n < threads; f->n++) {
-        worker *w = &f->workers[f->n];
-        good = worker_begin(f, w) && !pthread_create(&w->thread, NULL, work, w);
-        if (!good) worker_end(w);
+    while (good && f->n <= threads) {
+        good = worker_begin(f, &f->workers[f->n], f->n ? work : receive_all);
+        f->n += good;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (good) return f;
-    f->n -= f->n > 0;
     brv_front_free(f);
     return NULL;
 }
@@ -595,7 +591,8 @@ void brv_front_end(brv_front *f)
     pthread_mutex_lock(&f->lock);
     f->ending = true;
     notify(f->waking);
-    pthread_cond_broadcast(&f->more);
+    line_wake_all(&f->idle);
+    line_wake_all(&f->turn);
     pthread_mutex_unlock(&f->lock);
     for (; f->n; f->n--) {
         worker *w = &f->workers[f->n - 1];
@@ -604,11 +601,12 @@ void brv_front_end(brv_front *f)
     }
     pthread_mutex_lock(&f->lock);
     for (message *m; (m = take_first(&f->reads, &f->last_read)); give_message(f, m)) file_end(m->file);
+    if (f->given) give_message(f, f->given);
+    f->given = NULL;
     pthread_mutex_unlock(&f->lock);
     close_descriptor(&f->loop);
     close_descriptor(&f->passing);
     close_descriptor(&f->waking);
-    close_descriptor(&f->patience);
 }
 
 static void free_messages(message *m)
@@ -625,7 +623,6 @@ void brv_front_free(brv_front *f)
 {
     if (!f) return;
     brv_front_end(f);
-    if (f->on_loop) worker_end(f->on_loop);
     free_messages(f->passed);
     free_messages(f->unused_messages);
     for (size_t i = 0; i < HANDLE_BUCKETS; i++)
@@ -636,11 +633,8 @@ void brv_front_free(brv_front *f)
         }
     extents_end(f);
     readings_free(f);
-    pthread_cond_destroy(&f->done);
-    pthread_cond_destroy(&f->more);
     pthread_mutex_destroy(&f->lock);
     free(f->workers);
-    free(f->on_loop);
     free(f);
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "internal.h"
+#include "line.h"
 
 /* The largest read that is answered in one piece, in bytes: the largest that the kernel sends. */
 enum { REQUEST = 1 << 20 };
@@ -32,7 +33,7 @@ typedef struct extent {
     uint32_t size, pins;
     uint8_t state, class;
     bool ahead;
-    uint8_t *bytes;
+    uint8_t *base, *bytes;
     struct extent *next;           /* of its bucket, or of those that are free */
     struct extent *older, *newer;
 } extent;
@@ -103,8 +104,9 @@ typedef struct {
 
 struct brv_front {
     pthread_mutex_t lock; /* of all that follows */
-    pthread_cond_t more;  /* for threads without work */
-    pthread_cond_t done;  /* for those that wait for another's decode, or for readings to end */
+    line idle; /* threads without work */
+    line done; /* those that wait for another's decode, or for readings to end */
+    line turn; /* the thread that receives, while the event loop does */
     brv_counters counters;
     bool ending;
 
@@ -125,14 +127,14 @@ struct brv_front {
     struct handle *handles[HANDLE_BUCKETS];
     bare bare[BARE];
     unsigned vain; /* questions for attributes of bare inodes that the event loop has received one after another */
-    struct message *reads, **last_read, *passed, **last_passed, *unused_messages;
+    struct message *given, *reads, **last_read, *passed, **last_passed, *unused_messages;
     int (*receive)(void *session, struct fuse_buf *buf);
     void *session;
     size_t known;             /* bytes of a fuse_buf */
-    bool led, looping, slow;  /* a thread receives; the event loop does; and will until a thread is idle */
-    int device, loop, passing, waking, patience; /* descriptors: an epoll's, two eventfds, a timer's */
-    unsigned idle, n;
-    struct worker *workers, *on_loop; /* n threads, and who answers in the event loop */
+    bool looping;             /* the event loop receives, not the thread */
+    int device, loop, passing, waking; /* descriptors: the last three an epoll's and two eventfds */
+    unsigned n;
+    struct worker *workers; /* n threads; the first one receives */
 };
 
 /* ---- extents.c: all with the lock held ----------------------------------------------------- */
@@ -158,13 +160,13 @@ bool extents_room_ahead(brv_front *f, size_t bytes);
 /* Plans the reading of [*at, end), or of what comes first of it, to out, and moves *at. The caller has the lock. 0, or
  * BRV_UNPREPARED with the section in r->status. */
 int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out);
-/* Whether all of [at, end) is in extents that are ready. The caller has the lock. */
-bool range_is_ready(const brv_file *file, uint64_t at, uint64_t end);
+/* Whether [at, end) of a file is prepared and ready, but for little that is to be decoded. The caller has the lock. */
+bool range_is_quick(const brv_file *file, uint64_t at, uint64_t end);
 /* Has decoded what the reader of [begin, end) will want next. The caller has the lock. */
 void read_ahead(brv_file *file, uint64_t begin, uint64_t end);
 /* Decodes what is to be decoded, with the help of idle threads, and waits for what others decode. Takes the lock. */
 void reading_carry_out(reading *r, brv_scratch *s);
-/* As reading_carry_out, alone and without waiting; false if that cannot be. Takes the lock. */
+/* As reading_carry_out, alone and without waiting; if that cannot be, it has failed. Takes the lock. */
 bool reading_carry_out_at_once(reading *r, brv_scratch *s);
 /* Whether all of it has been decoded. The caller has the lock. */
 bool reading_succeeded(const reading *r);

@@ -10,13 +10,16 @@
  * begin at a page. And what is decoded ahead in one piece. */
 enum { MOST_AHEAD = 4 << 20, ONE_READ = REQUEST + 4096, AHEAD_BYTES = 512 << 10 };
 
+/* A reading of so many pieces is quick, if no more of their bytes are to be decoded than this. */
+enum { FEW = 16, FEW_BYTES = 256 << 10 };
+
 /* ---- files --------------------------------------------------------------------------------- */
 
 void file_begin(brv_file *file) { file->readings++; }
 
 void file_end(brv_file *file)
 {
-    if (!--file->readings) pthread_cond_broadcast(&file->front->done);
+    if (!--file->readings) line_wake_all(&file->front->done);
 }
 
 void file_free_if_unused(brv_file *file)
@@ -84,7 +87,7 @@ int brv_file_clear(brv_file *file, int wait)
     pthread_mutex_lock(&f->lock);
     memset(file->parts, 0, file->sections * sizeof *file->parts);
     cancel_ahead(file);
-    while (wait && file->readings) pthread_cond_wait(&f->done, &f->lock);
+    while (wait && file->readings) line_wait(&f->done, &f->lock);
     const bool clear = !file->readings;
     pthread_mutex_unlock(&f->lock);
     return clear;
@@ -221,16 +224,19 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
     return 0;
 }
 
-bool range_is_ready(const brv_file *file, uint64_t at, uint64_t end)
+bool range_is_quick(const brv_file *file, uint64_t at, uint64_t end)
 {
-    for (size_t s = section_at(file, at); at < end;) {
+    uint64_t more = 0;
+    unsigned pieces = 0;
+    for (size_t s = section_at(file, at); at < end; pieces++) {
         if (!file->parts[s]) return false;
         const piece p = next_piece(file, &s, at, end);
         const extent *x = extent_find(file->front, file, p.start + p.begin);
-        if (!x || x->state != READY) return false;
+        if (x && x->state != READY) return false;
+        if (!x) more += p.end - p.begin;
         at += p.hi - p.lo;
     }
-    return true;
+    return pieces <= FEW && more <= FEW_BYTES;
 }
 
 /* ---- decoding ------------------------------------------------------------------------------ */
@@ -257,7 +263,7 @@ static void step_done(reading *r, step *of, const brv_status *st)
     f->counters.failed += st->code && st->code != BRV_UNPREPARED;
     if (!of->extent) return;
     extent_decoded(f, of->extent, st->code ? FAILED : READY);
-    if (of->extent->pins > 1) pthread_cond_broadcast(&f->done);
+    if (of->extent->pins > 1) line_wake_all(&f->done);
 }
 
 /* Decodes the steps that nobody else does. The caller has the lock. */
@@ -283,7 +289,7 @@ static void offer(reading *r)
     *at = r;
     r->offered = true;
     const unsigned most = r->todo - !r->ahead;
-    for (unsigned i = 0; i < most && i < f->idle; i++) pthread_cond_signal(&f->more);
+    for (unsigned i = 0; i < most && line_wake(&f->idle); i++) continue;
 }
 
 static void withdraw(reading *r)
@@ -302,11 +308,11 @@ void reading_carry_out(reading *r, brv_scratch *s)
     if (r->todo > 1) offer(r);
     take_part(r, s);
     withdraw(r);
-    while (r->helpers) pthread_cond_wait(&f->done, &f->lock);
+    while (r->helpers) line_wait(&f->done, &f->lock);
     for (unsigned i = 0; i < r->n; i++)
         while (r->steps[i].extent && r->steps[i].extent->state == DECODING) {
             if (f->offered) reading_help(f, s);
-            else pthread_cond_wait(&f->done, &f->lock);
+            else line_wait(&f->done, &f->lock);
         }
     pthread_mutex_unlock(&f->lock);
 }
@@ -314,16 +320,16 @@ void reading_carry_out(reading *r, brv_scratch *s)
 bool reading_carry_out_at_once(reading *r, brv_scratch *s)
 {
     brv_front *f = r->file->front;
+    brv_status st = {.code = 0};
     for (unsigned i = 0; i < r->n; i++) {
         step *of = &r->steps[i];
-        brv_status st;
         if (!of->mine) continue;
-        if (decode(r, of, s, true, &st)) return false;
+        if (!st.code && decode(r, of, s, true, &st)) st.code = BRV_UNPREPARED;
         pthread_mutex_lock(&f->lock);
         step_done(r, of, &st);
         pthread_mutex_unlock(&f->lock);
     }
-    return true;
+    return !st.code;
 }
 
 bool reading_succeeded(const reading *r)
@@ -351,7 +357,7 @@ static void leave(reading *r)
     brv_front *f = r->file->front;
     if (r->helpers) return;
     if (!r->ahead) {
-        pthread_cond_broadcast(&f->done);
+        line_wake_all(&f->done);
         return;
     }
     reading_end(r);

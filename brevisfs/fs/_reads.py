@@ -27,9 +27,6 @@ SMALLEST_BUDGET = 32 * 1024 * 1024
 
 # What a thread holds to decode: the answer, stored bytes, and the parts of blocks before they are joined.
 _THREAD_MEMORY = 3 * REQUEST
-# Beside those that decode, one receives. With more of them, reading in order was slower: each has memory of
-# its own to decode with, which then is in no core's cache.
-_MORE_THREADS = 1
 # How far sections are prepared after those that a read has touched, and how much memory that takes.
 _PREPARED_AHEAD, _PREPARED_SECTIONS, _PREPARED_MEMORY = 256 * REQUEST, 64, 8 * REQUEST
 
@@ -45,8 +42,9 @@ class Reads:
     def __init__(self, budget: int, threads: int, open_reader: Callable[[int], Reader]) -> None:
         if budget < SMALLEST_BUDGET:
             raise ValueError(f"a cache of {budget} bytes is below the least, {SMALLEST_BUDGET}")
-        threads = min(threads + _MORE_THREADS, budget // (2 * _THREAD_MEMORY))
-        self._most = budget - threads * _THREAD_MEMORY
+        # One more receives, and decodes what is small.
+        threads = min(threads, budget // (2 * _THREAD_MEMORY) - 1)
+        self._most = budget - (threads + 1) * _THREAD_MEMORY
         self._least = self._most // 2
         self.front = Front(threads, self._most)
         self.backings = Backings(open_reader, self.front, budget // 8)

@@ -11,6 +11,8 @@ log = logging.getLogger("brevisfs.fs")
 REQUEST = 1024 * 1024
 """The largest request of the kernel, in bytes."""
 
+# What readers in order and page faults make requests of: see docs/design/mount.md.
+_READ_AHEAD = REQUEST // 2
 _REQUESTS_IN_BACKGROUND = 64
 
 # glibc's M_ARENA_MAX, M_MMAP_THRESHOLD (above any request and answer, which would else be mapped anew each
@@ -35,7 +37,7 @@ def tune(device: int) -> None:
     """
     major, minor = os.major(device), os.minor(device)
     connection = Path(f"/sys/fs/fuse/connections/{minor}")
-    _set(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), REQUEST // 1024)
+    _set(Path(f"/sys/class/bdi/{major}:{minor}/read_ahead_kb"), _READ_AHEAD // 1024)
     _set(connection / "max_background", _REQUESTS_IN_BACKGROUND)
     _set(connection / "congestion_threshold", _REQUESTS_IN_BACKGROUND * 3 // 4)
 

@@ -10,7 +10,7 @@
 #include "../front.h"
 #include "archive.h"
 
-enum { CLIENTS = 4, LARGEST = 150000, HANDLES = 3, LEAST = 2 << 20, WHOLE = 2 * SIZE };
+enum { CLIENTS = 4, LARGEST = 150000, HANDLES = 3, LEAST = 4 << 20, WHOLE = 2 * SIZE };
 /* Of a plain file; and one more than the front knows is read by. */
 enum { PLAIN = HANDLES - 1 };
 /* Inodes that are bare always, now and then, and never. */

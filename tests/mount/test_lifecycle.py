@@ -86,7 +86,7 @@ def test_the_daemon_is_a_fresh_process_and_has_no_children(mounted: Mount) -> No
 def test_requests_are_large(mounted: Mount) -> None:
     device = mounted.path.stat().st_dev
     setting = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
-    assert setting.read_text() == "1024\n"
+    assert setting.read_text() == "512\n"
 
 
 def test_a_store_has_one_daemon(mounted: Mount, tmp_path: Path) -> None:
