@@ -12,7 +12,7 @@ from brevisfs.store import Entry
 
 # How long the kernel may take a name and attributes for granted: the time in which a change made
 # in the store itself shows.
-_SECONDS = 1
+SECONDS = 1
 
 
 class Attributes(State):
@@ -22,7 +22,7 @@ class Attributes(State):
         """The attributes of a file `size` bytes long whose backing file has `status`."""
         entry = EntryAttributes()
         entry.st_ino = inode.number
-        entry.entry_timeout = entry.attr_timeout = _SECONDS
+        entry.entry_timeout = entry.attr_timeout = SECONDS
         entry.st_mode = status.st_mode
         entry.st_nlink = status.st_nlink
         entry.st_uid = status.st_uid
@@ -62,9 +62,9 @@ class Attributes(State):
             answer.attr_timeout = 0
         return answer
 
-    def know_bare(self, inodes: Sequence[int], *, bare: bool) -> None:
+    def know_bare(self, inodes: Sequence[int], *, bare: bool, seconds: float = SECONDS) -> None:
         """Files were found to have no extended attributes, or were not: which holds as attributes do."""
-        self.reads.front.bare(inodes, _SECONDS * 10**9 if bare else 0)
+        self.reads.front.bare(inodes, round(seconds * 10**9) if bare else 0)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         self.inodes.forget(inode_list)

@@ -7,26 +7,43 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyfuse3
+import trio
 from pyfuse3 import EntryAttributes, FUSEError, ReaddirToken, RequestContext
 
-from brevisfs.fs._attributes import Attributes
+from brevisfs.fs._attributes import SECONDS, Attributes
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._state import Handles, on_disk
 from brevisfs.store import Entry, Step, sync_folder
 
-# How many entries are looked at anew at a time.
+# How many entries are looked at anew at a time, and after how many seconds. The kernel may take them for
+# granted for what is left of the time that a look counts.
 _AHEAD = 128
+_OLD = SECONDS / 2
 
 
 @dataclass(slots=True)
 class Listing:
-    """An open folder, and what it had when its listing was begun; `version` is the folder's at that time,
-    `since` the count of unnoticed changes."""
+    """An open folder, and the names that it had when its listing was begun; `since` is the count of unnoticed
+    changes at that time. `entries` is what the names after the first `done` stood for, None for nothing, at
+    the time `looked` of trio's clock, when the folder's version was `version`."""
 
     folder: Inode
-    entries: list[Entry]
-    version: int = 0
+    names: Sequence[bytes] = ()
     since: int = 0
+    entries: Sequence[Entry | None] = ()
+    done: int = 0
+    looked: float = 0.0
+    version: int = 0
+
+    def remember(self, entries: Sequence[Entry | None], done: int, looked: float) -> None:
+        """A look that began at the time `looked` has just found the entries after the first `done`."""
+        self.entries, self.done, self.looked, self.version = entries, done, looked, self.folder.version
+
+    def is_recent(self, done: int) -> bool:
+        """Whether what comes after the first `done` need not be looked at."""
+        if self.folder.version != self.version or trio.current_time() - self.looked >= _OLD:
+            return False
+        return self.done <= done < self.done + len(self.entries)
 
 
 class Folders(Attributes):
@@ -39,7 +56,7 @@ class Folders(Attributes):
     async def opendir(self, inode: int, ctx: RequestContext | None = None) -> int:
         folder = self.inodes[inode]
         folder.trail()  # ESTALE if it is gone: the kernel looks for another one of that name
-        return self.listings.add(Listing(folder, []))
+        return self.listings.add(Listing(folder))
 
     async def readdir(self, fh: int, start_id: int, token: ReaddirToken) -> None:
         listing = self.listings[fh]
@@ -48,27 +65,27 @@ class Folders(Attributes):
             raise FUSEError(errno.ENOENT)
         if start_id == 0:
             listing.since = self.unnoticed_ever
-            listing.entries = await self.look(folder, self.store.entries)
-            listing.version = folder.version
+            looked = trio.current_time()
+            entries = await self.look(folder, self.store.entries)
+            listing.names = [entry.name for entry in entries]
+            listing.remember(entries, 0, looked)
         dots = [(b".", folder), (b"..", folder.parent or folder)]
         for place, (name, inode) in enumerate(dots[start_id:], start_id + 1):
             if not pyfuse3.readdir_reply(token, name, _dot(inode), place):
                 return
         done = max(0, start_id - len(dots))
         current = await self._current(listing, done)
-        self._reply(listing, token, enumerate(current, done + len(dots) + 1))
+        self._reply(listing, token, [(place + len(dots), entry) for place, entry in current])
 
-    def _reply(
-        self, listing: Listing, token: ReaddirToken, entries: Iterable[tuple[int, Entry | None]]
-    ) -> None:
+    def _reply(self, listing: Listing, token: ReaddirToken, entries: Iterable[tuple[int, Entry]]) -> None:
         """Replies with entries, each with its place, as long as there is room."""
         known: dict[bool, list[int]] = {True: [], False: []}
+        left = max(0.0, listing.looked + SECONDS - trio.current_time())
         for place, entry in entries:
-            if entry is None:
-                continue
             inode = self.inodes.assign(listing.folder, entry)
             # What is open may have been written to since it was looked at.
             answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
+            answer.entry_timeout = answer.attr_timeout = left
             if entry.is_folder:
                 answer = self.doubt(answer, listing.since)
             if not pyfuse3.readdir_reply(token, entry.name, answer, place):
@@ -77,7 +94,7 @@ class Folders(Attributes):
             inode.lookups += 1
             known[entry.bare].append(inode.number)
         for bare, inodes in known.items():
-            self.know_bare(inodes, bare=bare)
+            self.know_bare(inodes, bare=bare, seconds=left)
 
     async def releasedir(self, fh: int) -> None:
         self.listings.pop(fh)
@@ -87,16 +104,27 @@ class Folders(Attributes):
         if folder.places or folder is self.inodes.root:  # else it was removed
             await on_disk(self._sync, folder.trail())
 
-    async def _current(self, listing: Listing, done: int) -> Sequence[Entry | None]:
-        """The entries after the first `done`, as they are now; None for what is gone."""
-        if listing.folder.version == listing.version:
-            return listing.entries[done:]
-        names = [entry.name for entry in listing.entries[done : done + _AHEAD]]
+    async def _current(self, listing: Listing, done: int) -> list[tuple[int, Entry]]:
+        """Some of the entries after the first `done`, as they are now, with their places; none at the end."""
+        while done < len(listing.names):
+            if not listing.is_recent(done):
+                await self._look_again(listing, done)
+            first = done - listing.done
+            seen = listing.entries[first : first + _AHEAD]
+            found = [(place, entry) for place, entry in enumerate(seen, done + 1) if entry is not None]
+            if found:
+                return found
+            done += len(seen)
+        return []
+
+    async def _look_again(self, listing: Listing, done: int) -> None:
+        names = listing.names[done : done + _AHEAD]
 
         def find_all(folder: int) -> list[Entry | None]:
             return [self._find(folder, name) for name in names]
 
-        return await self.look(listing.folder, find_all)
+        looked = trio.current_time()
+        listing.remember(await self.look(listing.folder, find_all), done, looked)
 
     def _find(self, folder: int, name: bytes) -> Entry | None:
         try:

@@ -11,6 +11,7 @@ import pyfuse3
 import pytest
 import trio
 from pyfuse3 import FUSEError
+from trio.testing import MockClock
 
 from brevisfs._native import folder as native
 from brevisfs.archive import Reader
@@ -111,6 +112,82 @@ def test_a_listing_does_not_hide_what_a_folder_gets_meanwhile(
             assert await served.listxattr(folder) == [b"user.tag"]
 
     trio.run(test)
+
+
+class Listed:
+    """In the place of pyfuse3's replies: what a listing says, so many entries at a time, by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pyfuse3, "readdir_reply", self._reply)
+        self.said: dict[bytes, pyfuse3.EntryAttributes] = {}
+        self._place = self._room = 0
+
+    def _reply(self, _: Any, name: bytes, attributes: pyfuse3.EntryAttributes, place: int) -> bool:
+        self._room -= 1
+        if self._room >= 0:
+            self.said[name] = attributes
+            self._place = place
+        return self._room >= 0
+
+    async def some(self, served: Operations, listing: int, room: int) -> int:
+        """Goes on with a listing; returns how many entries it has said."""
+        self._room, before = room, len(self.said)
+        token: Any = None
+        await served.readdir(listing, self._place, token)
+        return len(self.said) - before
+
+    async def rest(self, served: Operations, listing: int) -> None:
+        while await self.some(served, listing, 100):
+            continue
+
+
+def test_a_listing_goes_on_after_many_names_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(500):
+        (tmp_path / str(number)).touch()
+    listed = Listed(monkeypatch)
+
+    async def test() -> None:
+        with operations(tmp_path, writable=True) as served:
+            listing = await served.opendir(pyfuse3.ROOT_INODE)
+            await listed.some(served, listing, 5)
+            names = [entry.name for entry in served.store.entries(served.store.root)]
+            for name in names[5:400]:
+                await served.unlink(pyfuse3.ROOT_INODE, name)
+            await listed.rest(served, listing)
+            assert set(names[400:]) <= listed.said.keys()
+            assert not set(names[5:400]) & listed.said.keys()
+
+    trio.run(test)
+
+
+def test_a_listing_that_pauses_tells_what_the_store_has_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(300):
+        (tmp_path / str(number)).touch()
+    listed, clock = Listed(monkeypatch), MockClock()
+
+    async def test() -> None:
+        with operations(tmp_path) as served:
+            listing = await served.opendir(pyfuse3.ROOT_INODE)
+            await listed.some(served, listing, 5)
+            before = set(listed.said)
+            for name in {b"%d" % number for number in range(300)} - before:
+                (tmp_path / os.fsdecode(name)).write_bytes(b"more")
+                os.setxattr(tmp_path / os.fsdecode(name), "user.tag", b"yes")
+            clock.jump(0.4)
+            await listed.some(served, listing, 5)
+            early = set(listed.said) - before
+            assert all(0 < listed.said[name].attr_timeout <= 0.6 for name in early)
+            clock.jump(0.4)
+            await listed.rest(served, listing)
+            for name in set(listed.said) - before - early:
+                assert listed.said[name].st_size == 4
+                assert await served.listxattr(listed.said[name].st_ino) == [b"user.tag"]
+
+    trio.run(test, clock=clock)
 
 
 def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
