@@ -241,8 +241,8 @@ static inline void ask_pairs(plan_input *in, const brv_coding *coding, const uin
     uint32_t many = 0;
     uint8_t *places = allocated(in->segment);
     CHECK(!brv_learn_pairs(words, n, coding, in->tolls, found, &many, places), "%zu segments", segments);
-    CHECK(many == (found->rows > 1 ? 2u : 1u), "%u found with %u classes of rows", many, found->rows);
-    note(in, places, in->segment);
+    CHECK(!many || many == (found->rows > 1 ? 2u : 1u), "%u found with %u classes of rows", many, found->rows);
+    if (many) note(in, places, in->segment);
     for (const brv_pairs *pairs = found; pairs < found + many; pairs++) {
         CHECK(pairs->tables >= 1 && pairs->tables <= in->tables, "%u tables", pairs->tables);
         for (uint32_t i = 0; i < pairs->rows * pairs->columns; i++)
