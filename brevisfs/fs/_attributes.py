@@ -43,7 +43,7 @@ class Attributes(State):
         folder = self.inodes[parent_inode]
         if name in (b".", b".."):
             return await self._lookup_again(folder if name == b"." else folder.parent or folder)
-        since = self.unnoticed_ever
+        since = self.folder_changes
         entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
         return self.doubt(self.found(folder, entry), since)
 
@@ -55,10 +55,10 @@ class Attributes(State):
         return self.attributes(inode, entry.status, entry.size)
 
     def doubt(self, answer: EntryAttributes, since: int) -> EntryAttributes:
-        """The answer, which the kernel is not to keep if it is of a folder and has perhaps seen, since
-        `unnoticed_ever` was `since`, times of which nobody is to know.
+        """The answer, which the kernel is not to keep if it is of a folder and has perhaps times of before a
+        change, or of which nobody is to know: looking began when `folder_changes` was `since`.
         """
-        if stat.S_ISDIR(answer.st_mode) and (self.unnoticed_now or self.unnoticed_ever != since):
+        if stat.S_ISDIR(answer.st_mode) and (self.unnoticed_now or self.folder_changes != since):
             answer.attr_timeout = 0
         return answer
 

@@ -2,8 +2,9 @@
 
 import errno
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyfuse3
@@ -23,21 +24,17 @@ _OLD = SECONDS / 2
 
 @dataclass(slots=True)
 class Listing:
-    """An open folder, and the names that it had when its listing was begun; `since` is the count of unnoticed
-    changes at that time. `entries` is what the names after the first `done` stood for, None for nothing, at
-    the time `looked` of trio's clock, when the folder's version was `version`."""
+    """An open folder, and the names that it had when its listing was begun. `entries` is what the names after
+    the first `done` stood for, None for nothing, when the folder's version was `version`. The look began at
+    the time `looked` of trio's clock, when `State.folder_changes` was `since`."""
 
     folder: Inode
     names: Sequence[bytes] = ()
-    since: int = 0
     entries: Sequence[Entry | None] = ()
     done: int = 0
-    looked: float = 0.0
     version: int = 0
-
-    def remember(self, entries: Sequence[Entry | None], done: int, looked: float) -> None:
-        """A look that began at the time `looked` has just found the entries after the first `done`."""
-        self.entries, self.done, self.looked, self.version = entries, done, looked, self.folder.version
+    looked: float = 0.0
+    since: int = 0
 
     def is_recent(self, done: int) -> bool:
         """Whether what comes after the first `done` need not be looked at."""
@@ -64,11 +61,8 @@ class Folders(Attributes):
         if not folder.places and folder is not self.inodes.root:
             raise FUSEError(errno.ENOENT)
         if start_id == 0:
-            listing.since = self.unnoticed_ever
-            looked = trio.current_time()
-            entries = await self.look(folder, self.store.entries)
-            listing.names = [entry.name for entry in entries]
-            listing.remember(entries, 0, looked)
+            await self._look_at(listing, 0, self.store.entries)
+            listing.names = [entry.name for entry in listing.entries if entry is not None]
         dots = [(b".", folder), (b"..", folder.parent or folder)]
         for place, (name, inode) in enumerate(dots[start_id:], start_id + 1):
             if not pyfuse3.readdir_reply(token, name, _dot(inode), place):
@@ -108,7 +102,8 @@ class Folders(Attributes):
         """Some of the entries after the first `done`, as they are now, with their places; none at the end."""
         while done < len(listing.names):
             if not listing.is_recent(done):
-                await self._look_again(listing, done)
+                names = listing.names[done : done + _AHEAD]
+                await self._look_at(listing, done, partial(self._find_all, names))
             first = done - listing.done
             seen = listing.entries[first : first + _AHEAD]
             found = [(place, entry) for place, entry in enumerate(seen, done + 1) if entry is not None]
@@ -117,14 +112,20 @@ class Folders(Attributes):
             done += len(seen)
         return []
 
-    async def _look_again(self, listing: Listing, done: int) -> None:
-        names = listing.names[done : done + _AHEAD]
+    async def _look_at(
+        self, listing: Listing, done: int, look: Callable[[int], Sequence[Entry | None]]
+    ) -> None:
+        looked, since = trio.current_time(), self.folder_changes
+        listing.entries = await self.look(listing.folder, look)
+        listing.done, listing.version, listing.looked, listing.since = (
+            done,
+            listing.folder.version,
+            looked,
+            since,
+        )
 
-        def find_all(folder: int) -> list[Entry | None]:
-            return [self._find(folder, name) for name in names]
-
-        looked = trio.current_time()
-        listing.remember(await self.look(listing.folder, find_all), done, looked)
+    def _find_all(self, names: Sequence[bytes], folder: int) -> list[Entry | None]:
+        return [self._find(folder, name) for name in names]
 
     def _find(self, folder: int, name: bytes) -> Entry | None:
         try:

@@ -67,7 +67,7 @@ class State(pyfuse3.Operations):
         self.backings = reads.backings
         self.writable = writable
         self.stray = 0
-        self.unnoticed_now = self.unnoticed_ever = 0
+        self.unnoticed_now = self.folder_changes = 0
         self.tree = trio.Lock()
         """Held while a folder is renamed, and by who needs all folders to stay; taken before other locks."""
         self.inodes = Inodes(_root(store))
@@ -110,19 +110,20 @@ class State(pyfuse3.Operations):
                     inode.is_changing = True
                 yield
             finally:
+                self.folder_changes += 1
                 for inode in changed:
                     inode.is_changing = False
 
     @contextmanager
     def unnoticed(self) -> Iterator[None]:
-        """While names are changed of which a folder's times must not tell: see `Attributes.current`."""
+        """While names are changed of which a folder's times must not tell: see `Attributes.doubt`."""
         self.unnoticed_now += 1
-        self.unnoticed_ever += 1
+        self.folder_changes += 1
         try:
             yield
         finally:
             self.unnoticed_now -= 1
-            self.unnoticed_ever += 1
+            self.folder_changes += 1
 
     async def quiet(self, inode: Inode) -> None:
         """Waits until nobody is changing the inode: as a folder its names, as a file what it is."""

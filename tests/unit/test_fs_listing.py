@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyfuse3
 import pytest
@@ -188,6 +189,25 @@ def test_a_listing_that_pauses_tells_what_the_store_has_by_then(
                 assert await served.listxattr(listed.said[name].st_ino) == [b"user.tag"]
 
     trio.run(test, clock=clock)
+
+
+def test_a_listing_does_not_tell_times_of_before_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    listed, somebody = Listed(monkeypatch), cast(Any, SimpleNamespace(uid=os.getuid(), gid=os.getgid()))
+
+    async def test() -> None:
+        with operations(tmp_path, writable=True) as served:
+            folder = (await served.lookup(pyfuse3.ROOT_INODE, b"folder")).st_ino
+            listing = await served.opendir(pyfuse3.ROOT_INODE)
+            await listed.some(served, listing, 2)
+            await served.mkdir(folder, b"new", 0o755, somebody)
+            await listed.some(served, listing, 1)
+            answer = listed.said[b"folder"]
+            assert answer.attr_timeout == 0 or answer.st_mtime_ns == (tmp_path / "folder").stat().st_mtime_ns
+
+    trio.run(test)
 
 
 def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
