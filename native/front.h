@@ -77,11 +77,12 @@ typedef struct {
 } step;
 
 /* How a range of a file is read: for a request, or `ahead` of requests. `todo` steps are to be decoded, those before
- * `next` were begun. While it is `offered`, threads without other work help. */
+ * `next` were begun. While it is `offered`, threads without other work help. `foreseen`: the kernel was told what comes
+ * after it. */
 typedef struct reading {
     brv_file *file;
     unsigned n, next, todo, helpers;
-    bool offered, ahead;
+    bool offered, ahead, foreseen;
     brv_status status; /* of the first step that failed */
     struct reading *more;
     step steps[STEPS];

@@ -427,4 +427,9 @@ static inline void *scratch_take(brv_scratch *s, size_t n)
     return p;
 }
 
+/* ---- read.c -------------------------------------------------------------------------------- */
+
+/* Where the archive has the payload of the block that byte `at` of a section is in. */
+uint64_t stored_at(const brv_section *section, uint64_t at);
+
 #endif

@@ -60,6 +60,8 @@ static uint64_t payload_start(const brv_section *s, uint64_t block)
     return (block ? s->entries[2 * block - 2] : s->start) + 4;
 }
 
+uint64_t stored_at(const brv_section *s, uint64_t at) { return payload_start(s, at / block_bytes(s)); }
+
 /* How many of the blocks from `first` to before `stop` are read at a time. */
 static size_t step_blocks(const brv_section *s, uint64_t first, uint64_t stop)
 {

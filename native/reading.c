@@ -4,11 +4,16 @@
  * Blocks that it wants a part of are kept, as extents. What a reader will want next is decoded to extents, all of it.
  * An extent is decoded once however many ask. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+
 #include "front.h"
 
 /* How far ahead of a reader is decoded, in bytes, and after how many in a row: more than one read of 1 MiB that does not
  * begin at a page. And what is decoded ahead in one piece. */
 enum { MOST_AHEAD = 4 << 20, ONE_READ = REQUEST + 4096, AHEAD_BYTES = 512 << 10 };
+
+/* How far behind what is decoded ahead the kernel is to read ahead, in stored bytes. */
+enum { FORESEEN = 8 << 20 };
 
 /* A reading of so many pieces is quick, if no more of their bytes are to be decoded than this. */
 enum { FEW = 16, FEW_BYTES = 256 << 10 };
@@ -209,7 +214,7 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
 {
     r->file = file;
     r->n = r->next = r->todo = r->helpers = 0;
-    r->offered = false;
+    r->offered = r->foreseen = false;
     r->status = (brv_status){.node = -1};
     if (!is_prepared(r, file, *at, end)) return BRV_UNPREPARED;
     size_t s = section_at(file, *at);
@@ -365,10 +370,25 @@ static void leave(reading *r)
     reading_unused(f, r);
 }
 
+/* Has the kernel read what is stored so far behind what a reading ahead decodes: what others will decode before long.
+ * Otherwise decoding would wait for the disk, and the disk for decoding. The caller has the lock. */
+static void foresee(reading *r)
+{
+    if (!r->ahead || r->foreseen) return;
+    r->foreseen = true;
+    pthread_mutex_unlock(&r->file->front->lock);
+    const brv_part *first = &r->steps[0].part, *last = &r->steps[r->n - 1].part;
+    const uint64_t from = stored_at(first->section, first->lo), to = stored_at(last->section, last->hi);
+    /* No bytes would be all that follow. */
+    if (to > from) posix_fadvise(r->file->fd, (off_t)(from + FORESEEN), (off_t)(to - from), POSIX_FADV_WILLNEED);
+    pthread_mutex_lock(&r->file->front->lock);
+}
+
 void reading_help(brv_front *f, brv_scratch *s)
 {
     reading *r = f->offered;
     r->helpers++;
+    foresee(r);
     take_part(r, s);
     withdraw(r);
     r->helpers--;
