@@ -49,9 +49,7 @@ class Packed:
 @click.option(
     "--budget", type=click.IntRange(min=1), help="Expansions a tensor's search has  [default: as many as pay]"
 )
-@click.option(
-    "--prior", type=as_path, help="Prior to search by (see `brevisfs prior`)  [default: its own]"
-)
+@click.option("--prior", type=as_path, help="Prior to search by (see `brevisfs prior`)  [default: its own]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Threads  [default: one a core]")
 @click.option("--force", is_flag=True, help="Replace archives that exist.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -173,9 +173,7 @@ class Leaf:
 
 def count_leaves(part: Part, node: Node, places: list[Place]) -> dict[int, Leaf]:
     """Each leaf by prefix index, with all of its words taken in."""
-    leaves = {
-        place.index: Leaf(place, part.block) for place in places if isinstance(place.node, Lit | Const)
-    }
+    leaves = {place.index: Leaf(place, part.block) for place in places if isinstance(place.node, Lit | Const)}
     counted = [leaf for leaf in leaves.values() if leaf.is_counted]
     wordwise = all(isinstance(place.node, Lit | Const | Map | Merge) for place in places)
     if wordwise and part.count >= COUNTED_WHOLE.get(part.bits, inf):

@@ -125,9 +125,7 @@ def fit(found: Found, shape: Sequence[int], profile: Profile, block: int | None)
     candidates = [Candidate(each.fitted.node, round(each.size)) for each in finalists]
     tried = {each.choice.node for each in finalists}
     candidates += [
-        Candidate(choice.node, round(choice.size))
-        for _, choice in found.programs
-        if choice.node not in tried
+        Candidate(choice.node, round(choice.size)) for _, choice in found.programs if choice.node not in tried
     ]
     return Plan(
         node, to_wire(node), shared, part.bits, part.count, fitted.block, candidates, found.effort, classes
