@@ -56,7 +56,9 @@ extent *extent_find(const brv_front *f, const brv_file *file, uint64_t begin)
     return x;
 }
 
-static size_t memory_of(unsigned class) { return ((size_t)SMALLEST_EXTENT << class) + (class >= ALIGNED ? PAGE : 0); }
+static size_t most_in(unsigned class) { return (size_t)SMALLEST_EXTENT << class; }
+
+static size_t memory_of(unsigned class) { return most_in(class) + (class >= ALIGNED ? PAGE : 0); }
 
 static void make_newest(brv_front *f, extent *x, bool ahead)
 {
@@ -176,7 +178,7 @@ static bool grow(brv_front *f, unsigned class)
 static extent *take(brv_front *f, uint32_t size)
 {
     unsigned class = 0;
-    while (((size_t)SMALLEST_EXTENT << class) < size) class++;
+    while (most_in(class) < size) class++;
     while (!f->spare[class]) {
         extent *x = f->cold[class];
         const size_t more = x ? memory_of(class) : SLAB;

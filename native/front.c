@@ -228,20 +228,20 @@ static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
 
 static uint64_t place(const brv_file *file, uint64_t at) { return at < file->size ? at : file->size; }
 
-/* False if it cannot be answered here. */
-static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
+/* False if it cannot be answered here; or `at_once`, which is what takes no time. */
+static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size, bool at_once)
 {
     brv_front *f = w->front;
     reading *r = &w->reading;
     const uint64_t begin = place(file, offset), end = place(file, offset + size);
     uint64_t at = begin;
     pthread_mutex_lock(&f->lock);
-    f->counters.requests++;
-    const int rc = reading_plan(r, file, &at, end, w->reply);
-    if (!rc) read_ahead(file, begin, end);
+    const bool planned = (!at_once || range_is_quick(file, begin, end)) && !reading_plan(r, file, &at, end, w->reply);
+    if (planned) read_ahead(file, begin, end);
     pthread_mutex_unlock(&f->lock);
-    if (rc) return false;
-    reading_carry_out(r, w->scratch);
+    if (!planned) return false;
+    if (at_once) reading_carry_out_at_once(r, w->scratch);
+    else reading_carry_out(r, w->scratch);
     pthread_mutex_lock(&f->lock);
     const bool good = at == end && reading_succeeded(r);
     pthread_mutex_unlock(&f->lock);
@@ -249,26 +249,6 @@ static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t 
     pthread_mutex_lock(&f->lock);
     reading_end(r);
     pthread_mutex_unlock(&f->lock);
-    return good;
-}
-
-/* As answer_archive, of what takes no time. The caller has the lock. */
-static bool answer_quickly(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size)
-{
-    brv_front *f = w->front;
-    reading *r = &w->reading;
-    const uint64_t begin = place(file, offset), end = place(file, offset + size);
-    uint64_t at = begin;
-    if (!range_is_quick(file, begin, end) || reading_plan(r, file, &at, end, w->reply)) return false;
-    pthread_mutex_unlock(&f->lock);
-    const bool good = reading_carry_out_at_once(r, w->scratch);
-    if (good) reply_reading(f, unique, r);
-    pthread_mutex_lock(&f->lock);
-    reading_end(r);
-    if (good) {
-        f->counters.requests++;
-        read_ahead(file, begin, end);
-    }
     return good;
 }
 
@@ -288,17 +268,13 @@ static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint6
     return true;
 }
 
-/* Answers a small read of what is in memory. The caller has the lock. */
-static bool answer_at_once(worker *w, brv_file *file, const struct fuse_buf *buf)
+static bool answer_read(worker *w, brv_file *file, const struct fuse_buf *buf, bool at_once)
 {
     const struct fuse_in_header *in = buf->mem;
     const struct fuse_read_in *read = (const void *)(in + 1);
-    if (read->size > SMALL) return false;
-    if (file->sections) return answer_quickly(w, file, in->unique, read->offset, read->size);
-    pthread_mutex_unlock(&w->front->lock);
-    const bool done = answer_plain(w, file, in->unique, read->offset, read->size, true);
-    pthread_mutex_lock(&w->front->lock);
-    return done;
+    if (at_once && read->size > SMALL) return false;
+    return file->sections ? answer_archive(w, file, in->unique, read->offset, read->size, at_once)
+                          : answer_plain(w, file, in->unique, read->offset, read->size, at_once);
 }
 
 /* Answers the read that is w->message, or gives it to the event loop, to try again and say why not. */
@@ -306,10 +282,7 @@ static void answer(worker *w)
 {
     brv_front *f = w->front;
     message *m = w->message;
-    const struct fuse_in_header *in = m->buf.mem;
-    const struct fuse_read_in *read = (const void *)(in + 1);
-    const bool done = m->file->sections ? answer_archive(w, m->file, in->unique, read->offset, read->size)
-                                        : answer_plain(w, m->file, in->unique, read->offset, read->size, false);
+    const bool done = answer_read(w, m->file, &m->buf, false);
     pthread_mutex_lock(&f->lock);
     file_end(m->file);
     message *other = done ? NULL : take_message(f);
@@ -320,6 +293,7 @@ static void answer(worker *w)
     }
     pthread_mutex_unlock(&f->lock);
     if (!done && !other) {
+        const struct fuse_in_header *in = m->buf.mem;
         struct iovec parts[1];
         reply(f, in->unique, parts, 1, ENOMEM);
     }
@@ -337,7 +311,7 @@ static void be_scheduled_for(uint64_t ns)
         int32_t nice;
         uint32_t priority;
         uint64_t runtime, deadline, period;
-    } attributes = {.size = sizeof attributes, .runtime = ns};
+    } attributes;
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0)) return;
     attributes.runtime = ns;
     /* Where it is not heeded, or not allowed, reads are as right. */
@@ -391,7 +365,11 @@ static void take_up(worker *w)
         return;
     }
     file_begin(m->file);
-    if (answer_at_once(w, m->file, &m->buf) || !replace_message(w)) file_end(m->file);
+    f->counters.requests += m->file->sections > 0;
+    pthread_mutex_unlock(&f->lock);
+    const bool done = answer_read(w, m->file, &m->buf, true);
+    pthread_mutex_lock(&f->lock);
+    if (done || !replace_message(w)) file_end(m->file);
     else give_to_workers(f, m);
 }
 

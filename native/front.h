@@ -77,12 +77,11 @@ typedef struct {
 } step;
 
 /* How a range of a file is read: for a request, or `ahead` of requests. `todo` steps are to be decoded, those before
- * `next` were begun. While it is `offered`, threads without other work help. `foreseen`: the kernel was told what comes
- * after it. */
+ * `next` were begun. While it is `offered`, threads without other work help. */
 typedef struct reading {
     brv_file *file;
     unsigned n, next, todo, helpers;
-    bool offered, ahead, foreseen;
+    bool offered, ahead;
     brv_status status; /* of the first step that failed */
     struct reading *more;
     step steps[STEPS];
@@ -168,7 +167,7 @@ void read_ahead(brv_file *file, uint64_t begin, uint64_t end);
 /* Decodes what is to be decoded, with the help of idle threads, and waits for what others decode. Takes the lock. */
 void reading_carry_out(reading *r, brv_scratch *s);
 /* As reading_carry_out, alone and without waiting; if that cannot be, it has failed. Takes the lock. */
-bool reading_carry_out_at_once(reading *r, brv_scratch *s);
+void reading_carry_out_at_once(reading *r, brv_scratch *s);
 /* Whether all of it has been decoded. The caller has the lock. */
 bool reading_succeeded(const reading *r);
 /* It is done with its extents. The caller has the lock. */

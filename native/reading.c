@@ -214,7 +214,7 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
 {
     r->file = file;
     r->n = r->next = r->todo = r->helpers = 0;
-    r->offered = r->foreseen = false;
+    r->offered = false;
     r->status = (brv_status){.node = -1};
     if (!is_prepared(r, file, *at, end)) return BRV_UNPREPARED;
     size_t s = section_at(file, *at);
@@ -322,7 +322,7 @@ void reading_carry_out(reading *r, brv_scratch *s)
     pthread_mutex_unlock(&f->lock);
 }
 
-bool reading_carry_out_at_once(reading *r, brv_scratch *s)
+void reading_carry_out_at_once(reading *r, brv_scratch *s)
 {
     brv_front *f = r->file->front;
     brv_status st = {.code = 0};
@@ -334,7 +334,6 @@ bool reading_carry_out_at_once(reading *r, brv_scratch *s)
         step_done(r, of, &st);
         pthread_mutex_unlock(&f->lock);
     }
-    return !st.code;
 }
 
 bool reading_succeeded(const reading *r)
@@ -374,8 +373,7 @@ static void leave(reading *r)
  * Otherwise decoding would wait for the disk, and the disk for decoding. The caller has the lock. */
 static void foresee(reading *r)
 {
-    if (!r->ahead || r->foreseen) return;
-    r->foreseen = true;
+    if (!r->ahead || r->next || r->helpers > 1) return; /* who helped first has done it */
     pthread_mutex_unlock(&r->file->front->lock);
     const brv_part *first = &r->steps[0].part, *last = &r->steps[r->n - 1].part;
     const uint64_t from = stored_at(first->section, first->lo), to = stored_at(last->section, last->hi);

@@ -117,12 +117,8 @@ class Folders(Attributes):
     ) -> None:
         looked, since = trio.current_time(), self.folder_changes
         listing.entries = await self.look(listing.folder, look)
-        listing.done, listing.version, listing.looked, listing.since = (
-            done,
-            listing.folder.version,
-            looked,
-            since,
-        )
+        listing.done, listing.version = done, listing.folder.version
+        listing.looked, listing.since = looked, since
 
     def _find_all(self, names: Sequence[bytes], folder: int) -> list[Entry | None]:
         return [self._find(folder, name) for name in names]

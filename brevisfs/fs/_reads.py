@@ -94,7 +94,9 @@ class Reads:
     async def _weigh(self, backing: Backing) -> None:
         """Gives extents what the archives leave of the budget, which let go of programs if that is little."""
         self.backings.weigh(backing)
-        await self.backings.drop_programs(self._most - self._least)
+        most = self._most - self._least
+        if self.backings.memory > most:
+            await self.backings.drop_programs(most)
         self.front.limit(max(self._least, self._most - self.backings.memory))
 
 
