@@ -24,6 +24,7 @@ enum brv_code {
     BRV_LIMIT = 16,            /* nodes, depth, sizes beyond what format allows */
     BRV_PARAMETER = 17,        /* a parameter outside its range */
     BRV_TABLE = 18,            /* a code table that is not one */
+    BRV_RECORD = 19,           /* a section's prologue, or its part of the index, is damaged */
     /* a block's payload is damaged */
     BRV_PAYLOAD = 30,
     BRV_CHECKSUM = 31,
@@ -80,8 +81,32 @@ int brv_decode(const brv_program *p, brv_scratch *s, const uint8_t *payload, siz
                uint64_t first_block, size_t nblocks, const uint64_t *spans, const uint64_t *checks,
                const uint8_t *target, int ref, uint8_t *out, uint64_t lo, uint64_t hi, brv_status *st);
 
-/* A section of an archive: its program; for each block the offset in the archive of the byte after its payload, and the
- * XXH3 of its flat bytes; and where its blocks start. The payloads follow one another, each behind 4 bytes. */
+/* A section as the index of its archive has it, and where it begins in the original, in the archive and among the block
+ * entries, which follows from those before it. */
+typedef struct {
+    uint64_t offset, record, count, first_block;
+    uint32_t prologue, block;
+    uint8_t bits, kind, dtype, ref;
+    uint32_t target;
+} brv_entry;
+
+/* The index of an archive, of which all is known to be right but for the blocks of each section: n sections, for each
+ * block the offset in the archive of the byte after its payload, and the XXH3 of its flat bytes; where the index begins
+ * itself; and bytes of the original. */
+typedef struct {
+    const brv_entry *sections;
+    const uint64_t *blocks;
+    size_t n;
+    uint64_t begin, size;
+} brv_index;
+
+/* Whether the payloads of a section follow one another and fill its record, none above its limit. */
+int brv_blocks_good(const brv_index *index, size_t section);
+/* Checks a section's prologue, whose last bytes are those of the program and the shared parts: so many. 0 or BRV_RECORD. */
+int brv_prologue(const brv_entry *section, const uint8_t *prologue, size_t *program, size_t *shared, brv_status *st);
+
+/* A section to be read: its program, its block entries, and where its blocks start. The payloads follow one another, each
+ * behind 4 bytes. */
 typedef struct {
     const brv_program *program;
     const uint64_t *entries;
@@ -102,9 +127,9 @@ int brv_read(int fd, const brv_part *parts, size_t n, brv_scratch *s, uint8_t *o
 
 /* ---- the front of a mount ------------------------------------------------------------------ */
 
-/* Threads that answer a mount's reads of the files that they know, out of decoded extents which take no more than `limit`
- * bytes. NULL if there is no memory, or there are no descriptors. */
-brv_front *brv_front_new(unsigned threads, size_t limit);
+/* Threads that answer a mount's reads of the files that they know. Extents and programs take no more than `limit` bytes,
+ * programs not more than half of that. cpu: see brv_program_new. NULL if there is no memory, or no descriptors. */
+brv_front *brv_front_new(unsigned threads, size_t limit, const char *cpu);
 /* Its threads end, when what they have begun is answered; it has no descriptors any more. */
 void brv_front_end(brv_front *f);
 /* Ends it and frees it and its files, none of which may be used any more. */
@@ -116,9 +141,9 @@ void brv_front_serve(brv_front *f);
 int brv_front_attached(const brv_front *f);
 
 /* Reads of archives; extents and other steps decoded for them, found decoded, and waited for as another decoded them;
- * steps that failed; extents decoded ahead; bytes of memory that extents take. */
+ * steps that failed; extents decoded ahead; bytes of memory that extents and programs take. */
 typedef struct {
-    uint64_t requests, decoded, found, joined, failed, ahead, cached_bytes;
+    uint64_t requests, decoded, found, joined, failed, ahead, cached_bytes, program_bytes;
 } brv_counters;
 void brv_front_count(brv_front *f, brv_counters *counters);
 
@@ -132,20 +157,16 @@ void brv_front_bare(brv_front *f, const uint64_t *inodes, size_t n, uint64_t ns)
 /* Whether one is. */
 int brv_front_is_bare(brv_front *f, uint64_t inode);
 
-/* An archive of `sections` sections, which start at `offsets` in the original; or a plain file if there are none. What
- * is kept of an archive that was closed is found again by its identity. NULL if there is no memory. */
-brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,
-                        size_t sections);
-/* When it was read last: of two files, that which was read later has the greater. */
-uint64_t brv_file_used(brv_file *file);
-
-/* A section can be read; lo and hi of the part are not looked at. It stays the caller's, until brv_file_clear. */
-void brv_file_prepare(brv_file *file, size_t section, const brv_part *part);
-/* No section can be read any more, and what was being read has been: or, without wait, returns 0 if it has not. */
-int brv_file_clear(brv_file *file, int wait);
-/* Clears it and waits. No handle may be the file's any more. */
-void brv_file_close(brv_file *file);
-/* Writes size bytes of an archive to out. 0 or a BRV_ code: BRV_UNPREPARED if a section is not prepared. */
+/* A file to read: the archive with this index, which stays the caller's until brv_file_free; or a plain one for NULL. What
+ * is kept of an archive that is not open any more is found again by its identity. NULL if there is no memory. */
+brv_file *brv_file_new(brv_front *f, const uint64_t identity[5], const brv_index *index);
+void brv_file_open(brv_file *file, int fd);
+/* From now on the descriptor is not used, when what is being read has been: or, without wait, returns 0 if it has not. No
+ * handle may be the file's any more. */
+int brv_file_close(brv_file *file, int wait);
+/* One that is not open. Its programs go. */
+void brv_file_free(brv_file *file);
+/* Writes size bytes of an archive to out. 0 or a BRV_ code. */
 int brv_file_read(brv_file *file, uint64_t offset, size_t size, uint8_t *out, brv_scratch *s);
 
 /* ---- folders of a store -------------------------------------------------------------------- */

@@ -27,10 +27,12 @@ SOURCES = [
     "plan_count.c",
     "plan_split.c",
     "program.c",
+    "programs.c",
     "rans.c",
     "read.c",
     "reading.c",
     "scratch.c",
+    "section.c",
     "tunstall.c",
 ]
 

@@ -6,6 +6,15 @@
 
 uint64_t brv_checksum(const uint8_t *data, size_t len) { return XXH3_64bits(data, len); }
 
+uint64_t checksum_of_two(const uint8_t *a, size_t n, const uint8_t *b, size_t m)
+{
+    XXH3_state_t state;
+    XXH3_64bits_reset(&state);
+    XXH3_64bits_update(&state, a, n);
+    XXH3_64bits_update(&state, b, m);
+    return XXH3_64bits_digest(&state);
+}
+
 struct brv_hash { XXH3_state_t *state; };
 
 brv_hash *brv_hash_new(void)

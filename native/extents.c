@@ -56,6 +56,13 @@ extent *extent_find(const brv_front *f, const brv_file *file, uint64_t begin)
     return x;
 }
 
+/* Bytes that extents may have. */
+static size_t most(const brv_front *f)
+{
+    const size_t programs = f->programs < programs_most(f) ? f->programs : programs_most(f);
+    return f->limit - programs;
+}
+
 static size_t most_in(unsigned class) { return (size_t)SMALLEST_EXTENT << class; }
 
 static size_t memory_of(unsigned class) { return most_in(class) + (class >= ALIGNED ? PAGE : 0); }
@@ -139,7 +146,7 @@ static bool evict(brv_front *f)
 
 void extents_shrink(brv_front *f)
 {
-    while (f->held > f->limit && (cool(f) || evict(f))) continue;
+    while (f->held > most(f) && (cool(f) || evict(f))) continue;
 }
 
 /* A huge page, which must have a place of its own; NULL if there is no memory. */
@@ -182,7 +189,7 @@ static extent *take(brv_front *f, uint32_t size)
     while (!f->spare[class]) {
         extent *x = f->cold[class];
         const size_t more = x ? memory_of(class) : SLAB;
-        if (f->held + more > f->limit) {
+        if (f->held + more > most(f)) {
             if (!cool(f) && !evict(f)) return NULL;
         } else if (x) {
             f->cold[class] = x->next;
@@ -244,7 +251,7 @@ void extent_unpin(brv_front *f, extent *x)
 
 bool extents_room_ahead(brv_front *f, size_t bytes)
 {
-    while (f->held_ahead + bytes > f->limit / 4) {
+    while (f->held_ahead + bytes > most(f) / 4) {
         extent *x = f->ahead.oldest;
         if (!x || x->pins || f->now - x->born < STALE) return false;
         forget(f, x);

@@ -226,30 +226,57 @@ static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
     reply(f, unique, parts, r->n + 1, 0);
 }
 
-static uint64_t place(const brv_file *file, uint64_t at) { return at < file->size ? at : file->size; }
+/* Plans [*at, end) of an archive, `at_once` only if it takes no time, and has decoded what will be wanted next. */
+static bool plan(worker *w, brv_file *file, uint64_t *at, uint64_t end, bool at_once)
+{
+    const uint64_t begin = *at;
+    pthread_mutex_lock(&w->front->lock);
+    const bool planned = at_once ? range_is_quick(file, *at, end) && !reading_plan(&w->reading, file, at, end, w->reply)
+                                 : !reading_begin(&w->reading, file, at, end, w->reply, w->scratch);
+    if (planned) read_ahead(file, begin, end);
+    pthread_mutex_unlock(&w->front->lock);
+    return planned;
+}
 
-/* False if it cannot be answered here; or `at_once`, which is what takes no time. */
-static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size, bool at_once)
+/* Ends the reading that is planned, whose n bytes are all that is asked for if `whole`: else they go to w->reply. */
+static bool finish(worker *w, uint64_t unique, bool whole, bool at_once)
 {
     brv_front *f = w->front;
     reading *r = &w->reading;
-    const uint64_t begin = place(file, offset), end = place(file, offset + size);
-    uint64_t at = begin;
-    pthread_mutex_lock(&f->lock);
-    const bool planned = (!at_once || range_is_quick(file, begin, end)) && !reading_plan(r, file, &at, end, w->reply);
-    if (planned) read_ahead(file, begin, end);
-    pthread_mutex_unlock(&f->lock);
-    if (!planned) return false;
     if (at_once) reading_carry_out_at_once(r, w->scratch);
     else reading_carry_out(r, w->scratch);
     pthread_mutex_lock(&f->lock);
-    const bool good = at == end && reading_succeeded(r);
+    const bool good = reading_succeeded(r);
     pthread_mutex_unlock(&f->lock);
-    if (good) reply_reading(f, unique, r);
+    if (good && whole) reply_reading(f, unique, r);
+    else if (good) reading_collect(r);
     pthread_mutex_lock(&f->lock);
     reading_end(r);
     pthread_mutex_unlock(&f->lock);
     return good;
+}
+
+/* What one reading was too small for: the rest of [begin, end), from `at` on. */
+static bool answer_rest(worker *w, brv_file *file, uint64_t unique, uint64_t begin, uint64_t at, uint64_t end)
+{
+    pthread_mutex_lock(&w->front->lock);
+    const bool good = !reading_all(&w->reading, file, at, end, w->reply + (at - begin), w->scratch);
+    pthread_mutex_unlock(&w->front->lock);
+    if (!good) return false;
+    struct iovec parts[2] = {[1] = {w->reply, end - begin}};
+    reply(w->front, unique, parts, 2, 0);
+    return true;
+}
+
+static uint64_t place(const brv_file *file, uint64_t at) { return at < file->index.size ? at : file->index.size; }
+
+/* False if it cannot be answered here; or `at_once`, which is what takes no time. */
+static bool answer_archive(worker *w, brv_file *file, uint64_t unique, uint64_t offset, size_t size, bool at_once)
+{
+    const uint64_t begin = place(file, offset), end = place(file, offset + size);
+    uint64_t at = begin;
+    return plan(w, file, &at, end, at_once) && finish(w, unique, at == end, at_once) &&
+           (at == end || answer_rest(w, file, unique, begin, at, end));
 }
 
 /* As answer_archive; `at_once`, if the kernel has it in memory. */
@@ -273,7 +300,7 @@ static bool answer_read(worker *w, brv_file *file, const struct fuse_buf *buf, b
     const struct fuse_in_header *in = buf->mem;
     const struct fuse_read_in *read = (const void *)(in + 1);
     if (at_once && read->size > SMALL) return false;
-    return file->sections ? answer_archive(w, file, in->unique, read->offset, read->size, at_once)
+    return file->index.n ? answer_archive(w, file, in->unique, read->offset, read->size, at_once)
                           : answer_plain(w, file, in->unique, read->offset, read->size, at_once);
 }
 
@@ -284,6 +311,7 @@ static void answer(worker *w)
     message *m = w->message;
     const bool done = answer_read(w, m->file, &m->buf, false);
     pthread_mutex_lock(&f->lock);
+    if (m->file->missing < m->file->index.n) programs_prepare_missing(m->file, w->scratch);
     file_end(m->file);
     message *other = done ? NULL : take_message(f);
     if (other) {
@@ -365,7 +393,7 @@ static void take_up(worker *w)
         return;
     }
     file_begin(m->file);
-    f->counters.requests += m->file->sections > 0;
+    f->counters.requests += m->file->index.n > 0;
     pthread_mutex_unlock(&f->lock);
     const bool done = answer_read(w, m->file, &m->buf, true);
     pthread_mutex_lock(&f->lock);
@@ -533,10 +561,11 @@ int front_receive(brv_front *f, struct fuse_buf *buf)
 
 /* ---- for Python ---------------------------------------------------------------------------- */
 
-brv_front *brv_front_new(unsigned threads, size_t limit)
+brv_front *brv_front_new(unsigned threads, size_t limit, const char *cpu)
 {
     brv_front *f = calloc(1, sizeof *f);
     if (!f) return NULL;
+    f->cpu = brv_cpu(cpu);
     pthread_mutex_init(&f->lock, NULL);
     f->last_read = &f->reads;
     f->last_passed = &f->passed;
@@ -620,6 +649,7 @@ void brv_front_limit(brv_front *f, size_t limit)
 {
     pthread_mutex_lock(&f->lock);
     f->limit = limit;
+    programs_shrink(f);
     extents_shrink(f);
     pthread_mutex_unlock(&f->lock);
 }
@@ -629,6 +659,7 @@ void brv_front_count(brv_front *f, brv_counters *counters)
     pthread_mutex_lock(&f->lock);
     *counters = f->counters;
     counters->cached_bytes = f->held;
+    counters->program_bytes = f->programs;
     pthread_mutex_unlock(&f->lock);
 }
 

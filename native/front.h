@@ -1,4 +1,4 @@
-/* What extents.c, reading.c, front.c and interpose.c share: docs/design/mount.md tells how they work together. */
+/* What extents.c, programs.c, reading.c, front.c and interpose.c share: docs/design/mount.md tells how they work together. */
 #ifndef BREVIS_FRONT_H
 #define BREVIS_FRONT_H
 
@@ -15,6 +15,9 @@ enum { SMALLEST_EXTENT = 4 << 10, EXTENT_CLASSES = 9, LARGEST_EXTENT = SMALLEST_
 
 /* Steps of a reading at most; and bytes that one step decodes to where they are wanted, so that threads can share. */
 enum { STEPS = 128, STEP_BYTES = 256 << 10 };
+
+/* The programs that one reading uses take at most so many bytes, and one program. */
+enum { PROGRAMS_AT_ONCE = 4 << 20 };
 
 enum { FILE_BUCKETS = 256, HANDLE_BUCKETS = 1024, STREAMS = 16 };
 
@@ -49,26 +52,35 @@ typedef struct {
     uint64_t next, run, ahead, used;
 } stream;
 
-/* A file that is open, or of which extents are left. Without sections it is a plain one, read as it is. */
+/* A section of a file, ready to be decoded. While it has users (steps, and sections that refer to it) it stays. */
+typedef struct prepared {
+    brv_section section;
+    brv_file *file;
+    size_t number, memory;
+    struct prepared *target; /* what it refers to */
+    unsigned users;
+    struct prepared *older, *newer;
+} prepared;
+
+/* A file that Python knows, or of which extents are left. Without sections it is a plain one, read as it is. */
 struct brv_file {
     brv_front *front;
     brv_file *next; /* of its bucket */
     uint64_t identity[5];
-    bool open;
+    bool known;
     size_t extents;
     unsigned readings; /* that are under way */
-    uint64_t used;     /* when it was read last, counted in reads */
     int fd;
-    uint64_t size;
-    const int64_t *offsets; /* of the sections */
-    size_t sections;
-    const brv_part **parts; /* of each section that is prepared; what they have for lo and hi is not used */
+    brv_index index;
+    prepared **prepared; /* of each section that is */
+    size_t missing;      /* the section that stopped reading ahead as it is not prepared, if there is one of this number */
     stream streams[STREAMS];
 };
 
-/* A step of a reading: `part` is decoded to `extent`, if there is one, else to `out`. `skip` and `bytes` say what the
- * reading wants of the extent. `mine`: it is for this reading to decode, and has not been. */
+/* A step of a reading: `part`, of section `of`, is decoded to `extent`, if there is one, else to `out`. `skip` and `bytes`
+ * say what the reading wants of the extent. `mine`: it is for this reading to decode, and has not been. */
 typedef struct {
+    prepared *of;
     brv_part part;
     extent *extent;
     uint8_t *out;
@@ -82,6 +94,7 @@ typedef struct reading {
     brv_file *file;
     unsigned n, next, todo, helpers;
     bool offered, ahead;
+    size_t programs; /* bytes of those that it uses */
     brv_status status; /* of the first step that failed */
     struct reading *more;
     step steps[STEPS];
@@ -108,15 +121,21 @@ struct brv_front {
     line done; /* those that wait for another's decode, or for readings to end */
     line turn; /* the thread that receives, while the event loop does */
     brv_counters counters;
+    const char *cpu; /* what decodes: see brv_cpu */
     bool ending;
 
     /* extents.c */
-    size_t limit, held, held_ahead; /* bytes of memory that extents may have, have, and have that are ahead */
+    size_t limit; /* bytes of memory that extents and programs may have */
+    size_t held, held_ahead; /* that extents have, and have that are ahead */
     extent **buckets;
     size_t mask;
     extent *spare[EXTENT_CLASSES], *cold[EXTENT_CLASSES]; /* free ones, with and without memory */
     struct slab *slabs;
     aged used, ahead;
+
+    /* programs.c */
+    size_t programs; /* bytes of memory that they have */
+    prepared *oldest_program, *newest_program;
 
     /* reading.c */
     brv_file *files[FILE_BUCKETS];
@@ -155,12 +174,38 @@ void extents_shrink(brv_front *f);
 /* Whether so many bytes more may be decoded ahead. What was decoded ahead long ago and never asked for makes room. */
 bool extents_room_ahead(brv_front *f, size_t bytes);
 
+/* ---- programs.c: all with the lock held ---------------------------------------------------- */
+
+/* Bytes that programs may have. */
+size_t programs_most(const brv_front *f);
+/* Lets go of what takes programs over that, as far as they are not in use. */
+void programs_shrink(brv_front *f);
+/* Lets go of all programs of a file, none of which is in use. */
+void programs_free(brv_file *file);
+void program_use(prepared *p);
+void program_unuse(prepared *p);
+/* Prepares a section of a file that is being read; gives the lock up meanwhile. 0 or a BRV_ code; the program is there
+ * until the lock is given up again. */
+int program_prepare(brv_file *file, size_t number, brv_scratch *s, brv_status *st);
+/* Prepares sections of [at, end) that are not, as many as one reading can use; ends at one that is damaged. */
+void programs_prepare(brv_file *file, uint64_t at, uint64_t end, brv_scratch *s);
+/* Prepares what has stopped reading ahead, and some of what comes after it. */
+void programs_prepare_missing(brv_file *file, brv_scratch *s);
+
 /* ---- reading.c ----------------------------------------------------------------------------- */
 
+/* The section that has byte `at` of the original. */
+size_t section_at(const brv_file *file, uint64_t at);
 /* Plans the reading of [*at, end), or of what comes first of it, to out, and moves *at. The caller has the lock. 0, or
  * BRV_UNPREPARED with the section in r->status. */
 int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out);
-/* Whether [at, end) of a file is prepared and ready, but for little that is to be decoded. The caller has the lock. */
+/* As reading_plan, after preparing what is not prepared, for which it gives the lock up. 0 or a BRV_ code. */
+int reading_begin(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out, brv_scratch *s);
+/* Reads [at, end) to out. The caller has the lock, which is given up meanwhile. 0 or a BRV_ code. */
+int reading_all(reading *r, brv_file *file, uint64_t at, uint64_t end, uint8_t *out, brv_scratch *s);
+/* Puts what has been decoded where it was wanted. */
+void reading_collect(const reading *r);
+/* Whether [at, end) of a file is ready, but for little that is prepared and to be decoded. The caller has the lock. */
 bool range_is_quick(const brv_file *file, uint64_t at, uint64_t end);
 /* Has decoded what the reader of [begin, end) will want next. The caller has the lock. */
 void read_ahead(brv_file *file, uint64_t begin, uint64_t end);
@@ -174,10 +219,10 @@ bool reading_succeeded(const reading *r);
 void reading_end(reading *r);
 /* Helps with the reading that was offered first. The caller has the lock. */
 void reading_help(brv_front *f, brv_scratch *s);
-/* Between these a file's parts and descriptor stay. The caller has the lock. */
+/* Between these a file's descriptor stays. The caller has the lock. */
 void file_begin(brv_file *file);
 void file_end(brv_file *file);
-/* Frees a file that is not open and of which nothing is left. The caller has the lock. */
+/* Frees a file that is not known and of which no extents are left. The caller has the lock. */
 void file_free_if_unused(brv_file *file);
 /* Frees all that reading.c keeps; after extents_end. */
 void readings_free(brv_front *f);

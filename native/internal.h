@@ -427,8 +427,16 @@ static inline void *scratch_take(brv_scratch *s, size_t n)
     return p;
 }
 
+/* ---- checksum.c ---------------------------------------------------------------------------- */
+
+/* XXH3-64 of n bytes followed by m others. */
+uint64_t checksum_of_two(const uint8_t *a, size_t n, const uint8_t *b, size_t m);
+
 /* ---- read.c -------------------------------------------------------------------------------- */
 
+/* The program of a section, whose part of the index and prologue are checked before. NULL, and why in st. */
+brv_program *section_program(int fd, const brv_index *index, size_t section, const char *cpu, brv_scratch *scratch,
+                             brv_status *st);
 /* Where the archive has the payload of the block that byte `at` of a section is in. */
 uint64_t stored_at(const brv_section *section, uint64_t at);
 

@@ -47,6 +47,24 @@ static int fill(int fd, uint8_t *to, size_t n, uint64_t at, bool at_once, brv_st
     return 0;
 }
 
+brv_program *section_program(int fd, const brv_index *index, size_t section, const char *cpu, brv_scratch *scratch,
+                             brv_status *st)
+{
+    const brv_entry *e = &index->sections[section];
+    brv_program *program = NULL;
+    size_t wire, shared;
+    *st = (brv_status){.node = -1};
+    if (!brv_blocks_good(index, section)) fail(st, BRV_RECORD, -1, "its part of the index is damaged");
+    else if (reserve(&scratch->payload, e->prologue)) fail(st, BRV_NO_MEMORY, -1, "out of memory");
+    else if (!fill(fd, scratch->payload.base, e->prologue, e->record, false, st) &&
+             !brv_prologue(e, scratch->payload.base, &wire, &shared, st)) {
+        const uint8_t *parts = scratch->payload.base + e->prologue - shared;
+        program = brv_program_new(parts - wire, wire, parts, shared, e->bits, e->count, e->block, cpu, st);
+    }
+    give_back(&scratch->payload);
+    return program;
+}
+
 typedef struct {
     uint64_t first;
     size_t blocks;

@@ -29,18 +29,18 @@ void file_end(brv_file *file)
 
 void file_free_if_unused(brv_file *file)
 {
-    if (file->open || file->extents) return;
+    if (file->known || file->extents) return;
     brv_file **at = &file->front->files[file->identity[1] % FILE_BUCKETS];
     while (*at != file) at = &(*at)->next;
     *at = file->next;
     free(file);
 }
 
-/* One that was open before and of which extents are left, or a new one. The caller has the lock. */
+/* One of which extents are left, or a new one. The caller has the lock. */
 static brv_file *file_of(brv_front *f, const uint64_t identity[5])
 {
     brv_file **bucket = &f->files[identity[1] % FILE_BUCKETS], *file = *bucket;
-    while (file && (file->open || memcmp(file->identity, identity, sizeof file->identity))) file = file->next;
+    while (file && (file->known || memcmp(file->identity, identity, sizeof file->identity))) file = file->next;
     if (file || !(file = calloc(1, sizeof *file))) return file;
     memcpy(file->identity, identity, sizeof file->identity);
     file->front = f;
@@ -49,107 +49,84 @@ static brv_file *file_of(brv_front *f, const uint64_t identity[5])
     return file;
 }
 
-brv_file *brv_file_open(brv_front *f, const uint64_t identity[5], int fd, uint64_t size, const int64_t *offsets,
-                        size_t sections)
+brv_file *brv_file_new(brv_front *f, const uint64_t identity[5], const brv_index *index)
 {
-    const brv_part **parts = calloc(sections ? sections : 1, sizeof *parts);
-    if (!parts) return NULL;
+    prepared **none = calloc(index ? index->n : 1, sizeof *none);
+    if (!none) return NULL;
     pthread_mutex_lock(&f->lock);
     brv_file *file = file_of(f, identity);
     if (file) {
-        file->open = true;
-        file->fd = fd;
-        file->size = size;
-        file->offsets = offsets;
-        file->sections = sections;
-        file->parts = parts;
-        memset(file->streams, 0, sizeof file->streams);
-    } else free(parts);
+        file->known = true;
+        file->fd = -1;
+        file->index = index ? *index : (brv_index){0};
+        file->missing = file->index.n;
+        file->prepared = none;
+    } else free(none);
     pthread_mutex_unlock(&f->lock);
     return file;
 }
 
-void brv_file_prepare(brv_file *file, size_t section, const brv_part *part)
+void brv_file_open(brv_file *file, int fd)
 {
     pthread_mutex_lock(&file->front->lock);
-    file->parts[section] = part;
+    file->fd = fd;
+    memset(file->streams, 0, sizeof file->streams);
     pthread_mutex_unlock(&file->front->lock);
-}
-
-uint64_t brv_file_used(brv_file *file)
-{
-    pthread_mutex_lock(&file->front->lock);
-    const uint64_t used = file->used;
-    pthread_mutex_unlock(&file->front->lock);
-    return used;
 }
 
 static void cancel_ahead(brv_file *file);
 
-int brv_file_clear(brv_file *file, int wait)
+int brv_file_close(brv_file *file, int wait)
 {
     brv_front *f = file->front;
     pthread_mutex_lock(&f->lock);
-    memset(file->parts, 0, file->sections * sizeof *file->parts);
     cancel_ahead(file);
     while (wait && file->readings) line_wait(&f->done, &f->lock);
-    const bool clear = !file->readings;
+    const bool closed = !file->readings;
+    if (closed) file->fd = -1;
     pthread_mutex_unlock(&f->lock);
-    return clear;
+    return closed;
 }
 
-void brv_file_close(brv_file *file)
+void brv_file_free(brv_file *file)
 {
     brv_front *f = file->front;
-    brv_file_clear(file, true);
     pthread_mutex_lock(&f->lock);
-    free(file->parts);
-    file->parts = NULL;
-    file->open = false;
+    programs_free(file);
+    free(file->prepared);
+    file->prepared = NULL;
+    file->known = false;
     file_free_if_unused(file);
     pthread_mutex_unlock(&f->lock);
 }
 
 /* ---- planning ------------------------------------------------------------------------------ */
 
-static size_t section_at(const brv_file *file, uint64_t offset)
+size_t section_at(const brv_file *file, uint64_t at)
 {
-    size_t lo = 0, hi = file->sections;
+    size_t lo = 0, hi = file->index.n;
     while (hi - lo > 1) {
         const size_t middle = lo + (hi - lo) / 2;
-        if ((uint64_t)file->offsets[middle] <= offset) lo = middle;
+        if (file->index.sections[middle].offset <= at) lo = middle;
         else hi = middle;
     }
     return lo;
 }
 
-/* Whether the sections that steps can be made of are prepared. Reading ahead takes no step for what is there, or too
- * small to be kept, so that it can touch any number of them. */
-static bool is_prepared(reading *r, const brv_file *file, uint64_t at, uint64_t end)
-{
-    const size_t first = section_at(file, at), most = r->ahead ? file->sections : STEPS;
-    for (size_t s = first; s < file->sections && (uint64_t)file->offsets[s] < end && s - first < most; s++)
-        if (!file->parts[s]) {
-            r->status = (brv_status){.code = BRV_UNPREPARED, .node = -1, .block = s, .what = "not prepared"};
-            return false;
-        }
-    return true;
-}
-
 /* What a range of a file has of one extent: bytes lo to hi of a section that starts at `start`, of extent [begin, end)
  * of it. */
 typedef struct {
-    const brv_part *part;
+    size_t section;
     uint64_t start, begin, end, lo, hi;
 } piece;
 
 /* The first piece of [at, stop), in section *s; moves that. */
 static piece next_piece(const brv_file *file, size_t *s, uint64_t at, uint64_t stop)
 {
-    piece p = {.part = file->parts[*s], .start = (uint64_t)file->offsets[*s]};
-    const uint64_t total = (*s + 1 < file->sections ? (uint64_t)file->offsets[*s + 1] : file->size) - p.start;
-    const brv_program *program = p.part->section->program;
-    const uint64_t block = (uint64_t)program->block / 8 * program->bits;
+    const brv_entry *e = &file->index.sections[*s];
+    piece p = {.section = *s, .start = e->offset};
+    const uint64_t total = (*s + 1 < file->index.n ? e[1].offset : file->index.size) - p.start;
+    const uint64_t block = (uint64_t)e->block / 8 * e->bits;
     p.lo = at - p.start;
     const uint64_t first = p.lo / block * block, last = first + block < total ? first + block : total;
     p.begin = p.lo - (p.lo - first) % LARGEST_EXTENT;
@@ -159,55 +136,59 @@ static piece next_piece(const brv_file *file, size_t *s, uint64_t at, uint64_t s
     return p;
 }
 
-static step *new_step(reading *r, const brv_part *part, uint64_t lo, uint64_t hi)
+/* Bytes lo to hi of a piece's section; with `mine`, to be decoded. */
+static step *new_step(reading *r, const piece *p, uint64_t lo, uint64_t hi, bool mine)
 {
     step *s = &r->steps[r->n++];
-    *s = (step){.part = *part};
-    s->part.lo = lo;
-    s->part.hi = hi;
+    *s = (step){.mine = mine, .part = {.lo = lo, .hi = hi}};
+    if (!mine) return s;
+    s->of = r->file->prepared[p->section];
+    s->part.section = &s->of->section;
+    s->part.target = s->of->target ? &s->of->target->section : NULL;
+    s->part.ref = r->file->index.sections[p->section].ref;
+    if (r->n < 2 || r->steps[r->n - 2].of != s->of) r->programs += s->of->memory;
+    program_use(s->of);
     return s;
 }
 
-/* Bytes lo to hi of a section, which are to be decoded to out; with the step before if that is not too much. */
-static void plan_bytes(reading *r, const brv_part *part, uint64_t lo, uint64_t hi, uint8_t *out)
+/* All of a piece, which is to be decoded to out; with the step before if that is not too much. */
+static void plan_bytes(reading *r, const piece *p, uint8_t *out)
 {
     step *last = r->n ? &r->steps[r->n - 1] : NULL;
-    if (last && !last->extent && last->part.section == part->section && last->part.hi == lo &&
-        hi - last->part.lo <= STEP_BYTES) {
-        last->part.hi = hi;
-        return;
-    }
-    last = new_step(r, part, lo, hi);
-    last->out = out;
-    last->mine = true;
+    if (last && last->of && !last->extent && last->of->number == p->section && last->part.hi == p->lo &&
+        p->hi - last->part.lo <= STEP_BYTES)
+        last->part.hi = p->hi;
+    else new_step(r, p, p->lo, p->hi, true)->out = out;
 }
 
-static step *plan_extent(reading *r, const brv_part *part, extent *x, uint64_t lo, uint64_t hi, bool mine)
+static step *plan_extent(reading *r, const piece *p, extent *x, bool mine)
 {
-    step *s = new_step(r, part, lo, hi);
+    step *s = new_step(r, p, p->begin, p->end, mine);
     s->extent = x;
-    s->mine = mine;
     x->pins++;
     return s;
 }
 
-static void plan_piece(reading *r, const piece *p, uint8_t *out)
+/* False if it cannot be decoded: its section is not prepared, or the programs in use take much memory. */
+static bool plan_piece(reading *r, const piece *p, uint8_t *out)
 {
     brv_front *f = r->file->front;
     extent *x = extent_find(f, r->file, p->start + p->begin);
-    const bool present = x, keep = r->ahead || p->hi - p->lo < p->end - p->begin;
-    if (!x && keep && p->end - p->begin >= SMALLEST_EXTENT)
-        x = extent_add(r->file, p->start + p->begin, (uint32_t)(p->end - p->begin), r->ahead);
+    const bool present = x, keep = p->end - p->begin >= SMALLEST_EXTENT && (r->ahead || p->hi - p->lo < p->end - p->begin);
+    if (r->ahead && (present || !keep)) return true;
+    if (!present && (!r->file->prepared[p->section] || r->programs > PROGRAMS_AT_ONCE)) return false;
+    if (!present && keep) x = extent_add(r->file, p->start + p->begin, (uint32_t)(p->end - p->begin), r->ahead);
     if (r->ahead) {
-        if (x && !present) plan_extent(r, p->part, x, p->begin, p->end, true);
+        if (x) plan_extent(r, p, x, true);
     } else if (x) {
-        step *s = plan_extent(r, p->part, x, p->begin, p->end, !present);
+        step *s = plan_extent(r, p, x, !present);
         s->out = out;
         s->skip = (uint32_t)(p->lo - p->begin);
         s->bytes = (uint32_t)(p->hi - p->lo);
         extent_ask(f, x, s->skip, s->bytes);
         if (present) *(x->state == READY ? &f->counters.found : &f->counters.joined) += 1;
-    } else plan_bytes(r, p->part, p->lo, p->hi, out);
+    } else plan_bytes(r, p, out);
+    return true;
 }
 
 int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out)
@@ -215,12 +196,16 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
     r->file = file;
     r->n = r->next = r->todo = r->helpers = 0;
     r->offered = false;
+    r->programs = 0;
     r->status = (brv_status){.node = -1};
-    if (!is_prepared(r, file, *at, end)) return BRV_UNPREPARED;
-    size_t s = section_at(file, *at);
-    while (*at < end && r->n < STEPS) {
+    const uint64_t begin = *at;
+    for (size_t s = section_at(file, *at); *at < end && r->n < STEPS;) {
         const piece p = next_piece(file, &s, *at, end);
-        plan_piece(r, &p, out);
+        if (!plan_piece(r, &p, out)) {
+            if (*at > begin) break;
+            r->status = (brv_status){.code = BRV_UNPREPARED, .node = -1, .block = p.section, .what = "not prepared"};
+            return BRV_UNPREPARED;
+        }
         if (out) out += p.hi - p.lo;
         *at += p.hi - p.lo;
     }
@@ -229,15 +214,25 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
     return 0;
 }
 
+int reading_begin(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t *out, brv_scratch *s)
+{
+    int rc;
+    programs_prepare(file, *at, end, s);
+    while ((rc = reading_plan(r, file, at, end, out)) == BRV_UNPREPARED) {
+        brv_status st;
+        if ((rc = program_prepare(file, r->status.block, s, &st))) return rc;
+    }
+    return rc;
+}
+
 bool range_is_quick(const brv_file *file, uint64_t at, uint64_t end)
 {
     uint64_t more = 0;
     unsigned pieces = 0;
     for (size_t s = section_at(file, at); at < end; pieces++) {
-        if (!file->parts[s]) return false;
         const piece p = next_piece(file, &s, at, end);
         const extent *x = extent_find(file->front, file, p.start + p.begin);
-        if (x && x->state != READY) return false;
+        if (x ? x->state != READY : !file->prepared[p.section]) return false;
         if (!x) more += p.end - p.begin;
         at += p.hi - p.lo;
     }
@@ -263,6 +258,7 @@ static void step_done(reading *r, step *of, const brv_status *st)
 {
     brv_front *f = r->file->front;
     of->mine = false;
+    program_unuse(of->of);
     r->todo--;
     if (st->code && !r->status.code) r->status = *st;
     f->counters.failed += st->code && st->code != BRV_UNPREPARED;
@@ -404,7 +400,8 @@ void readings_free(brv_front *f)
         while (f->files[i]) {
             brv_file *file = f->files[i];
             f->files[i] = file->next;
-            free(file->parts);
+            if (file->known) programs_free(file);
+            free(file->prepared);
             free(file);
         }
 }
@@ -440,6 +437,7 @@ static bool begin_ahead(brv_file *file, uint64_t *at, uint64_t end)
     else if (!(r = malloc(sizeof *r))) return false;
     r->ahead = true;
     if (reading_plan(r, file, at, end, NULL)) {
+        file->missing = r->status.block;
         reading_unused(f, r);
         return false;
     }
@@ -452,13 +450,13 @@ static bool begin_ahead(brv_file *file, uint64_t *at, uint64_t end)
 void read_ahead(brv_file *file, uint64_t begin, uint64_t end)
 {
     brv_front *f = file->front;
-    file->used = ++f->now;
+    f->now++;
     stream *s = follow(file, begin, end);
     if (s->run <= ONE_READ || f->ending) return;
     const uint64_t far = s->next + (s->run < MOST_AHEAD ? s->run : MOST_AHEAD);
-    const uint64_t target = far < file->size ? far : file->size;
+    const uint64_t target = far < file->index.size ? far : file->index.size;
     while (s->ahead < target && extents_room_ahead(f, 2 * AHEAD_BYTES)) {
-        const uint64_t stop = s->ahead + AHEAD_BYTES < file->size ? s->ahead + AHEAD_BYTES : file->size;
+        const uint64_t stop = s->ahead + AHEAD_BYTES < file->index.size ? s->ahead + AHEAD_BYTES : file->index.size;
         if (!begin_ahead(file, &s->ahead, stop)) return;
     }
 }
@@ -482,8 +480,7 @@ static void cancel_ahead(brv_file *file)
 
 /* ---- for who waits ------------------------------------------------------------------------- */
 
-/* Puts what is in extents where it is wanted. */
-static void collect(const reading *r)
+void reading_collect(const reading *r)
 {
     for (unsigned i = 0; i < r->n; i++) {
         const step *s = &r->steps[i];
@@ -491,31 +488,44 @@ static void collect(const reading *r)
     }
 }
 
+/* What comes first of [*at, end), to out; moves both. The caller has the lock. */
+static int read_some(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t **out, brv_scratch *s)
+{
+    brv_front *f = file->front;
+    const uint64_t from = *at;
+    const int rc = reading_begin(r, file, at, end, *out, s);
+    if (rc) return rc;
+    pthread_mutex_unlock(&f->lock);
+    reading_carry_out(r, s);
+    pthread_mutex_lock(&f->lock);
+    const bool good = reading_succeeded(r);
+    if (good) {
+        pthread_mutex_unlock(&f->lock);
+        reading_collect(r);
+        pthread_mutex_lock(&f->lock);
+    }
+    reading_end(r);
+    *out += *at - from;
+    return good ? 0 : r->status.code ? r->status.code : BRV_PAYLOAD;
+}
+
+int reading_all(reading *r, brv_file *file, uint64_t at, uint64_t end, uint8_t *out, brv_scratch *s)
+{
+    int rc = 0;
+    while (!rc && at < end) rc = read_some(r, file, &at, end, &out, s);
+    return rc;
+}
+
 int brv_file_read(brv_file *file, uint64_t offset, size_t size, uint8_t *out, brv_scratch *s)
 {
     brv_front *f = file->front;
     reading *r = calloc(1, sizeof *r);
     if (!r) return BRV_NO_MEMORY;
-    const uint64_t end = offset + size;
-    int rc = 0;
     pthread_mutex_lock(&f->lock);
     file_begin(file);
-    read_ahead(file, offset, end);
-    while (!rc && offset < end) {
-        const uint64_t from = offset;
-        rc = reading_plan(r, file, &offset, end, out);
-        if (rc) break;
-        pthread_mutex_unlock(&f->lock);
-        reading_carry_out(r, s);
-        pthread_mutex_lock(&f->lock);
-        if (reading_succeeded(r)) {
-            pthread_mutex_unlock(&f->lock);
-            collect(r);
-            pthread_mutex_lock(&f->lock);
-        } else rc = r->status.code ? r->status.code : BRV_PAYLOAD;
-        reading_end(r);
-        out += offset - from;
-    }
+    read_ahead(file, offset, offset + size);
+    const int rc = reading_all(r, file, offset, offset + size, out, s);
+    if (file->missing < file->index.n) programs_prepare_missing(file, s);
     file_end(file);
     pthread_mutex_unlock(&f->lock);
     free(r);

@@ -22,6 +22,7 @@ __all__ = [
     "BlockDamaged",
     "Buffer",
     "Checksum",
+    "Index",
     "NativeError",
     "NotApplicable",
     "Program",
@@ -122,7 +123,8 @@ class _Local(threading.local):
 _local = _Local()
 
 
-def _forced_cpu() -> Any:
+def forced_cpu() -> Any:
+    """The instruction set that BREVISFS_CPU names, as native code takes it."""
     name = os.environ.get("BREVISFS_CPU")
     return name.encode() if name else ffi.NULL
 
@@ -132,7 +134,7 @@ def cpu() -> str:
 
     The best that this machine has, or the one that BREVISFS_CPU names if it has that.
     """
-    return str(ffi.string(lib.brv_cpu(_forced_cpu())).decode())
+    return str(ffi.string(lib.brv_cpu(forced_cpu())).decode())
 
 
 def checksum(data: Buffer) -> int:
@@ -176,7 +178,7 @@ class _Base:
                 bits,
                 count,
                 block,
-                _forced_cpu(),
+                forced_cpu(),
                 status,
             )
         if not handle:
@@ -310,6 +312,39 @@ class Program(_Base):
         if rc:
             _raise(_local.status)
         return int(length[0])
+
+
+class Index:
+    """The index of an archive, for native code: see brv_index of native/brevis.h.
+
+    `sections` have the fields of brv_entry in its layout, `blocks` the shape (blocks, 2), the index begins at
+    byte `begin` of the archive, and the original has `size` bytes. All has been checked, but for where the
+    blocks of a section lie.
+    """
+
+    def __init__(self, sections: npt.NDArray[Any], blocks: _U64, begin: int, size: int) -> None:
+        if sections.dtype.itemsize != ffi.sizeof("brv_entry"):
+            raise ValueError(f"section entries of {sections.dtype.itemsize} bytes")
+        if blocks.dtype != np.uint64 or not blocks.flags.c_contiguous:
+            raise ValueError("block entries are an array of uint64")
+        self._sections = ffi.from_buffer("brv_entry[]", sections)
+        self._blocks = ffi.from_buffer("uint64_t[]", blocks)
+        self.handle = ffi.new("brv_index *", (self._sections, self._blocks, len(sections), begin, size))
+
+    def blocks_good(self, section: int) -> bool:
+        """Whether the payloads of a section follow one another and fill its record, none above its limit."""
+        return bool(lib.brv_blocks_good(self.handle, section))
+
+    def prologue(self, section: int, data: npt.NDArray[np.uint8]) -> tuple[bytes, bytes]:
+        """The program and the shared parts that a section's prologue ends with. Raises ProgramRefused."""
+        if len(data) != self._sections[section].prologue:
+            raise ValueError(f"a prologue of {len(data)} bytes")
+        found = ffi.new("size_t[2]")
+        view = ffi.from_buffer("uint8_t[]", data)
+        if lib.brv_prologue(self._sections + section, view, found, found + 1, _local.status):
+            _raise(_local.status)
+        shared = len(data) - int(found[1])
+        return data[shared - int(found[0]) : shared].tobytes(), data[shared:].tobytes()
 
 
 class Stored:

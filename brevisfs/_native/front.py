@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from brevisfs._native import Stored, _brevis, scratch
+from brevisfs._native import Index, _brevis, forced_cpu, scratch
 from brevisfs._native._brevis import ffi, lib
 
 
@@ -20,13 +19,13 @@ def take_the_place_of_libfuse() -> None:
 
 
 class Front:
-    """`threads` threads, and at most `limit` bytes of decoded extents. Raises MemoryError.
+    """`threads` threads, and at most `limit` bytes of decoded extents and programs. Raises MemoryError.
 
     Every method may be called from any thread.
     """
 
     def __init__(self, threads: int, limit: int) -> None:
-        front = lib.brv_front_new(threads, limit)
+        front = lib.brv_front_new(threads, limit, forced_cpu())
         if not front:
             raise MemoryError("no memory, or no descriptors, for the threads that answer reads")
         self.handle = ffi.gc(front, lib.brv_front_free)
@@ -41,7 +40,7 @@ class Front:
         return bool(lib.brv_front_attached(self.handle))
 
     def limit(self, size: int) -> None:
-        """Extents have at most so many bytes of memory from now on."""
+        """Extents and programs have at most so many bytes of memory from now on, programs half of that."""
         lib.brv_front_limit(self.handle, size)
 
     def counters(self) -> dict[str, int]:
@@ -71,46 +70,35 @@ class Front:
 
 
 class FrontFile:
-    """A file that a front reads: an archive, or a plain file if `offsets`, where sections begin, is None.
+    """A file that a front reads: the archive that has this index, or a plain file.
 
-    The descriptor stays the caller's, as long as this is not closed. What a front keeps of an archive it
-    finds again by its `identity`, five numbers. Raises MemoryError. Not to be used once it is closed.
+    What a front keeps of an archive it finds again by its `identity`, five numbers. Raises MemoryError.
     """
 
-    def __init__(
-        self,
-        front: Front,
-        file: int,
-        identity: Sequence[int] = (0,) * 5,
-        size: int = 0,
-        offsets: npt.NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, front: Front, identity: Sequence[int] = (0,) * 5, index: Index | None = None) -> None:
         self._front = front
-        self._offsets: Any = ffi.NULL if offsets is None else ffi.from_buffer("int64_t[]", offsets)
-        sections = 0 if offsets is None else len(offsets)
+        self._index = index
         numbers = [number & 0xFFFF_FFFF_FFFF_FFFF for number in identity]
-        self.handle = lib.brv_file_open(front.handle, numbers, file, size, self._offsets, sections)
+        self.handle = lib.brv_file_new(front.handle, numbers, index.handle if index else ffi.NULL)
         if not self.handle:
             raise MemoryError("no memory for an open file")
 
-    @property
-    def used(self) -> int:
-        """Of two files the one that was read last has the greater."""
-        return int(lib.brv_file_used(self.handle))
+    def open(self, file: int) -> None:
+        """It is read from this descriptor, which stays the caller's, as long as it is not closed."""
+        lib.brv_file_open(self.handle, file)
 
-    def prepared(self, section: int, stored: Stored) -> None:
-        """A section can be read from now on. The caller keeps `stored` until it calls `clear`."""
-        lib.brv_file_prepare(self.handle, section, stored.part)
+    def close(self, *, wait: bool = True) -> bool:
+        """Waits for what is being read, or returns whether nothing is: the descriptor is not used any more.
 
-    def clear(self, *, wait: bool = True) -> bool:
-        """No section can be read any more. Waits for what is being read, or returns whether nothing is."""
-        return bool(lib.brv_file_clear(self.handle, wait))
+        No handle may be answered from it. What is prepared stays for when it is opened again.
+        """
+        return bool(lib.brv_file_close(self.handle, wait))
 
-    def close(self) -> None:
-        """Waits for what is being read. No handle may be answered from it any more."""
-        lib.brv_file_close(self.handle)
+    def free(self) -> None:
+        """Lets go of all but decoded extents. It is closed, and not to be used any more."""
+        lib.brv_file_free(self.handle)
 
     def read(self, offset: int, out: npt.NDArray[np.uint8]) -> bool:
-        """Fills out with all bytes from `offset` on; False if some are not prepared, or damaged."""
+        """Fills out with all bytes from `offset` on; False if they cannot be read."""
         view = ffi.from_buffer("uint8_t[]", out, require_writable=True)
         return not lib.brv_file_read(self.handle, offset, len(view), view, scratch())

@@ -13,7 +13,7 @@ from brevisfs.archive._errors import (
 )
 from brevisfs.archive._layout import Kind, Ref, Section, difference
 from brevisfs.archive._pieces import decoded
-from brevisfs.archive._reader import Follower, Reader, is_archive, original_length
+from brevisfs.archive._reader import Reader, is_archive, original_length
 from brevisfs.archive._verify import VerifyReport, verify
 from brevisfs.archive._writer import Writer
 
@@ -21,7 +21,6 @@ __all__ = [
     "ArchiveError",
     "BlockDamaged",
     "DamagedArchive",
-    "Follower",
     "Kind",
     "Mismatch",
     "NotArchive",

@@ -76,7 +76,10 @@ _SECTION = np.dtype(
         ("target", "u4"),
     ]
 )
-"""What is kept of a section: its entry, and where it begins, which follows from the entries before it."""
+"""What is kept of a section: its entry, and where it begins, which follows from the entries before it.
+
+Laid out as brv_entry of native/brevis.h.
+"""
 
 _FIELDS = _SECTION.names or ()
 
@@ -239,26 +242,6 @@ def pack_prologue(section: Section, wire: Data, shared: Data) -> bytes:
     return head + _U64.pack(_native.checksum(head + body)) + body
 
 
-def unpack_prologue(section: Section, data: bytes) -> tuple[bytes, bytes]:
-    """The program and the shared parts from the section's prologue.
-
-    Raises DamagedArchive, naming the section, if it fails its checksum or differs from the index.
-    """
-    numbers, length = _varints(data[_RECORD.size :], 5 if section.ref else 4)
-    head, body = data[: _RECORD.size + length], data[_RECORD.size + length + 8 :]
-    if not numbers or not _same_checksum(head + body, data[len(head) : len(head) + 8]):
-        raise lost_section(section, "its program is damaged")
-    program, shared = numbers[2:4]
-    if (
-        program > MAX_PROGRAM
-        or shared > MAX_SHARED
-        or program + shared != len(body)
-        or head != _record_head(section, program, shared)
-    ):
-        raise lost_section(section, "its record disagrees with the index or breaks a rule of the format")
-    return body[:program], body[program:]
-
-
 def lost_section(section: Section, reason: str) -> DamagedArchive:
     """The error for a section that cannot be read."""
     return DamagedArchive(reason, section.index, section.offset, section.end)
@@ -366,22 +349,6 @@ def place_sections(table: Table, ends: npt.NDArray[np.uint64], tail: Tail) -> No
         raise DamagedArchive("the index of the archive is damaged: its records do not follow one another")
 
 
-def check_ends(section: Section, ends: npt.NDArray[np.uint64], record_end: int) -> bool:
-    """Whether the section's payloads follow one another and fill its record, none above its limit.
-
-    `ends` are the ends of its payloads; `record_end` is the first byte after its record.
-    """
-    if int(ends[-1]) != record_end or np.any(ends > record_end):
-        return False
-    starts = np.empty_like(ends)
-    starts[0] = section.record + section.prologue
-    starts[1:] = ends[:-1]
-    # Compared before they are subtracted: the numbers are unsigned.
-    if np.any(ends < starts + np.uint64(4)):
-        return False
-    return bool(np.all(ends - starts - np.uint64(4) <= max_payload(section.block_size)))
-
-
 def _record_head(section: Section, program: int, shared: int) -> bytes:
     head = _RECORD.pack(RECORD_MAGIC, section.kind | section.ref << 4, section.code, section.bits)
     numbers = (section.count, section.block // BLOCK_GRAIN, program, shared)
@@ -395,20 +362,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _varints(data: bytes, numbers: int) -> tuple[list[int], int]:
-    """So many numbers that data begins with, in any form, and their bytes; none if it ends before."""
-    found, value, shift = [], 0, 0
-    for at, byte in enumerate(data[: 10 * numbers], 1):
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            found.append(value)
-            if len(found) == numbers:
-                return found, at
-            value = shift = 0
-    return [], 0
 
 
 def _begin(starts: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], total: int) -> bool:
@@ -431,8 +384,4 @@ def _rise(starts: npt.NDArray[np.uint64], least: npt.NDArray[np.uint64], end: in
 
 
 def _checks(data: bytes, length: int) -> bool:
-    return _same_checksum(data[:length], data[length : length + 8])
-
-
-def _same_checksum(data: bytes, stored: bytes) -> bool:
-    return _U64.pack(_native.checksum(data)) == stored
+    return _U64.pack(_native.checksum(data[:length])) == data[length : length + 8]

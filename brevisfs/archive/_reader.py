@@ -16,7 +16,7 @@ that damage there costs that section alone. Every decode checks its blocks.
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -60,22 +60,13 @@ def original_length(fd: int) -> int:
     return length
 
 
-class Follower(Protocol):
-    """Who reads sections by what a reader has prepared of them."""
-
-    def prepared(self, section: int, stored: _native.Stored) -> None:
-        """A section can be read."""
-
-    def clear(self) -> object:
-        """None can. What was prepared is let go of when this returns."""
-
-
 class Reader:
     """An open archive; every method may be called from several threads at once.
 
     `size` is the original's length in bytes, `stored` the archive's, `sha256` the digest of the
-    original, `archive_check` the XXH3 of the archive before its tail. The descriptor stays the
-    caller's, who closes it after the last call. OSError from reading it passes through.
+    original, `archive_check` the XXH3 of the archive before its tail, `index` what native code takes
+    to read it. The descriptor stays the caller's, who closes it after the last call. OSError from
+    reading it passes through.
     """
 
     def __init__(self, fd: int) -> None:
@@ -86,11 +77,11 @@ class Reader:
         self.size = tail.length
         self.sha256 = tail.sha256
         self.archive_check = tail.archive_check
-        self._index_offset = tail.index_offset
         split = tail.blocks * _layout.BLOCK_ENTRY_SIZE
         self._blocks: Blocks = index[:split].view("<u8").reshape(-1, 2)
         self._table: Table = _layout.unpack_entries(index[split:])
         _layout.place_sections(self._table, self._blocks[:, 0], tail)
+        self.index = _native.Index(self._table, self._blocks, tail.index_offset, tail.length)
         # Signed like Python's numbers: numpy would turn all of an unsigned array into floats to compare it.
         self._offsets = self._table["offset"].astype(np.int64)
         self._known_good = np.zeros(tail.sections, np.bool_)
@@ -100,17 +91,11 @@ class Reader:
         self._recent: Section | None = None
         self._prepared: dict[int, tuple[Section, _native.Stored]] = {}
         self._program_memory = 0
-        self._follower: Follower | None = None
 
     @property
     def sections(self) -> Sequence[Section]:
         """The sections in the order of the original."""
         return _Sections(self._table)
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """Where each section begins in the original. Not to be changed."""
-        return self._offsets
 
     @property
     def blocks(self) -> int:
@@ -122,31 +107,9 @@ class Reader:
         """Bytes held for the index and for prepared programs."""
         return self._index_memory + self._program_memory
 
-    def follow(self, follower: Follower) -> None:
-        """Tell the follower, and none else, of what is prepared, and will be."""
-        with self._lock:
-            self._follower = follower
-            for index, (_, stored) in self._prepared.items():
-                follower.prepared(index, stored)
-
     def move(self, fd: int) -> None:
         """Read from another descriptor of the same file. No other call may be going on."""
         self._fd = fd
-        self._follower = None
-
-    def prepare(self, begin: int, end: int) -> int:
-        """Prepare the sections of bytes begin to end of the original, one after another.
-
-        Returns up to where they are: the end, or the beginning of the first that is damaged.
-        """
-        while begin < end:
-            section = self.section_at(begin)
-            try:
-                self._prepare(section)
-            except (DamagedArchive, UnsupportedArchive):
-                return begin
-            begin = section.end
-        return end
 
     def drop_programs(self) -> None:
         """Let go of prepared programs; the next read of a section prepares its own again."""
@@ -154,8 +117,6 @@ class Reader:
             self._drop()
 
     def _drop(self) -> None:
-        if self._follower is not None:
-            self._follower.clear()
         self._prepared = {}
         self._program_memory = 0
 
@@ -175,7 +136,10 @@ class Reader:
         """The section's program in wire form and its shared parts. Raises DamagedArchive."""
         data = np.empty(section.prologue, np.uint8)
         _fill(self._fd, section.record, data)
-        return _layout.unpack_prologue(section, data.tobytes())
+        try:
+            return self.index.prologue(section.index, data)
+        except _native.ProgramRefused as error:
+            raise _layout.lost_section(section, str(error)) from None
 
     def describe(self, section: Section) -> tuple[bytes, bytes, npt.NDArray[np.uint64]]:
         """Program, shared parts and the stored bytes of every block's payload. Raises DamagedArchive."""
@@ -228,13 +192,10 @@ class Reader:
         index = section.index
         entries = self._blocks[section.first_block : section.first_block + section.blocks]
         if not self._known_good[index]:
-            if not _layout.check_ends(section, entries[:, 0], self._record_end(index)):
+            if not self.index.blocks_good(index):
                 raise _layout.lost_section(section, "its part of the index is damaged")
             self._known_good[index] = True
         return entries
-
-    def _record_end(self, index: int) -> int:
-        return int(self._table["record"][index + 1]) if index + 1 < len(self._table) else self._index_offset
 
     def _prepare(self, section: Section) -> _native.Stored:
         target = None if section.ref == Ref.NONE else self._target(section)
@@ -273,8 +234,6 @@ class Reader:
             self._drop()
         self._prepared[section.index] = section, stored
         self._program_memory += program.memory
-        if self._follower is not None:
-            self._follower.prepared(section.index, stored)
         return stored
 
 

@@ -1,15 +1,13 @@
 """How reads are answered: by the front's threads, and here what those hand on.
 
-The front (`brevisfs._native.front`) answers a read of a handle that it knows if all sections that it
-touches are prepared and none of its blocks is damaged. For any other read, pyfuse3 calls the handler: it
-prepares what is missing, and what comes after that, reads through the front's cache, and says what is wrong
-if it cannot.
+The front (`brevisfs._native.front`) answers a read of a handle that it knows if nothing that it touches is
+damaged. For any other read, pyfuse3 calls the handler: it reads once more, and says what is wrong if that
+fails.
 """
 
 import errno
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +25,12 @@ SMALLEST_BUDGET = 32 * 1024 * 1024
 
 # What a thread holds to decode: the answer, stored bytes, and the parts of blocks before they are joined.
 _THREAD_MEMORY = 3 * REQUEST
-# How far sections are prepared after those that a read has touched, and how much memory that takes.
-_PREPARED_AHEAD, _PREPARED_SECTIONS, _PREPARED_MEMORY = 256 * REQUEST, 64, 8 * REQUEST
 
 
 class Reads:
     """Answers reads of archives. Belongs to the event loop.
 
-    `budget` bounds the bytes of decoded extents, of the open archives' indexes and programs, and of what
+    `budget` bounds the bytes of decoded extents, of programs, of the open archives' indexes, and of what
     `threads` decoding threads work on. `open_reader` makes a reader of an archive's descriptor. Raises
     ValueError for a budget below SMALLEST_BUDGET.
     """
@@ -44,10 +40,9 @@ class Reads:
             raise ValueError(f"a cache of {budget} bytes is below the least, {SMALLEST_BUDGET}")
         # One more receives, and decodes what is small.
         threads = min(threads, budget // (2 * _THREAD_MEMORY) - 1)
-        self._most = budget - (threads + 1) * _THREAD_MEMORY
-        self._least = self._most // 2
-        self.front = Front(threads, self._most)
-        self.backings = Backings(open_reader, self.front, budget // 8)
+        budget -= (threads + 1) * _THREAD_MEMORY
+        self.front = Front(threads, budget)
+        self.backings = Backings(open_reader, self.front, budget)
         self._threads = trio.CapacityLimiter(threads)
         self._requests = 0
 
@@ -73,31 +68,7 @@ class Reads:
         except (BrevisError, OSError) as error:
             _tell(backing, offset, error)
             raise FUSEError(errno.EIO) from None
-        await self._weigh(backing)
-        if not backing.preparing:
-            backing.preparing = True
-            backing.users += 1
-            trio.lowlevel.spawn_system_task(self._prepare_ahead, backing, end)
         return answer.data
-
-    async def _prepare_ahead(self, backing: Backing, offset: int) -> None:
-        assert backing.reader is not None
-        try:
-            # What cannot be prepared, a read that needs it tells of.
-            with suppress(BrevisError, OSError, MemoryError):
-                await trio.to_thread.run_sync(_prepare_ahead, backing.reader, offset, limiter=self._threads)
-            await self._weigh(backing)
-        finally:
-            backing.preparing = False
-            self.backings.release(backing)
-
-    async def _weigh(self, backing: Backing) -> None:
-        """Gives extents what the archives leave of the budget, which let go of programs if that is little."""
-        self.backings.weigh(backing)
-        most = self._most - self._least
-        if self.backings.memory > most:
-            await self.backings.drop_programs(most)
-        self.front.limit(max(self._least, self._most - self.backings.memory))
 
 
 def _read(backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8]:
@@ -106,26 +77,13 @@ def _read(backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8]:
     assert file is not None
     # Here, where only so many are at work: requests that wait for a thread take no memory.
     out = np.empty(end - offset, np.uint8)
-    if reader.prepare(offset, end) < end or not file.read(offset, out):
-        # It may be so large that its programs do not fit memory at one time; else this tells what is wrong.
-        reader.read_into(offset, out)
+    if not file.read(offset, out):
+        try:
+            reader.read_into(offset, out)
+        finally:
+            # They are not in the budget.
+            reader.drop_programs()
     return out
-
-
-def _prepare_ahead(reader: Reader, offset: int) -> None:
-    """What comes after the offset, and after the end what comes first: many read here and there."""
-    most = reader.memory + _PREPARED_MEMORY
-    prepared = 0
-    for _ in range(_PREPARED_SECTIONS):
-        if prepared >= min(_PREPARED_AHEAD, reader.size) or reader.memory > most:
-            return
-        if offset >= reader.size:
-            offset = 0
-        stop = reader.section_at(offset).end
-        if reader.prepare(offset, stop) < stop:
-            return
-        prepared += stop - offset
-        offset = stop
 
 
 def _tell(backing: Backing, offset: int, error: BrevisError | OSError) -> None:

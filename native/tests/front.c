@@ -16,9 +16,6 @@ enum { PLAIN = HANDLES - 1 };
 /* Inodes that are bare always, now and then, and never. */
 enum { ALWAYS = 1, SOMETIMES, NEVER, INODES };
 
-static const int64_t offsets[] = {0, SIZE};
-static const brv_part parts[] = {{.section = &sections[0]}, {.section = &sections[1], .target = &sections[0], .ref = BRV_XOR}};
-
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t answered;
@@ -49,17 +46,18 @@ static void compare(const uint8_t *got, uint64_t at, size_t n)
     for (size_t i = 0; i < n; i++) CHECK(got[i] == byte_at(at + i), "byte %zu of %zu from %zu on", i, n, (size_t)at);
 }
 
-static void prepare(brv_file *file)
-{
-    for (size_t s = 0; s < 2; s++) brv_file_prepare(file, s, &parts[s]);
-}
-
 static brv_file *opened(brv_front *f, int fd, uint64_t number)
 {
-    brv_file *file = brv_file_open(f, (const uint64_t[5]){1, number, 2, 3, 4}, fd, WHOLE, offsets, 2);
+    brv_file *file = brv_file_new(f, (const uint64_t[5]){1, number, 2, 3, 4}, &whole);
     CHECK(file, "out of memory");
-    prepare(file);
+    brv_file_open(file, fd);
     return file;
+}
+
+static void close_and_free(brv_file *file)
+{
+    CHECK(brv_file_close(file, true), "not closed");
+    brv_file_free(file);
 }
 
 /* Places that readers in order and others come to. */
@@ -86,9 +84,9 @@ static void *reader(void *of)
         size_t n;
         draw(&rng, round, &at, &n);
         const int rc = brv_file_read(file, at, n, out, scratch);
-        CHECK(!rc || rc == BRV_UNPREPARED, "code %d", rc);
-        if (!rc) compare(out, at, n);
-        if (!me->number) brv_file_close(file);
+        CHECK(!rc, "code %d", rc);
+        compare(out, at, n);
+        if (!me->number) close_and_free(file);
     }
     brv_scratch_free(scratch);
     free(out);
@@ -223,7 +221,6 @@ static void answer_on_loop(setting *s, int device, const request *what)
         else
             for (size_t i = 0; i < n; i++) bytes[i] = byte_at(what->read.offset + i);
         out.len += (uint32_t)n;
-        if (below(&(uint64_t){what->read.offset | 1}, 2)) prepare(s->file);
     } else if (what->in.opcode != FUSE_STATFS) out.len += FROM_LOOP;
     struct iovec all[] = {{&out, sizeof out}, {bytes, out.len - sizeof out}};
     CHECK(writev(device, all, 2) == (ssize_t)out.len, "an answer cannot be sent");
@@ -319,12 +316,11 @@ static void *change(void *of)
         switch (below(&rng, 8)) {
         case 6: brv_front_bare(s->front, &(uint64_t){SOMETIMES}, 1, below(&rng, 2) ? 1000000 : 0); break;
         case 7: brv_front_bare(s->front, &(uint64_t){SOMETIMES + BARE}, 1, 1000000); break;
-        case 0: brv_file_clear(s->file, 1); break;
         case 1: brv_front_handle(s->front, handle, NULL); break;
-        case 2: brv_front_limit(s->front, LEAST << below(&rng, 3)); break;
-        case 3: brv_file_clear(s->file, 0); break;
+        case 2:
+        case 3: brv_front_limit(s->front, LEAST << below(&rng, 3)); break;
+        case 0: brv_front_limit(s->front, 0); break;
         default:
-            prepare(s->file);
             brv_front_handle(s->front, handle, handle == PLAIN ? s->plain : s->file);
         }
         usleep(100);
@@ -335,13 +331,14 @@ static void *change(void *of)
 static setting *begin(int fd, unsigned rounds)
 {
     setting *s = calloc(1, sizeof *s);
-    CHECK(s && (s->front = brv_front_new(3, LEAST * 2)), "out of memory");
+    CHECK(s && (s->front = brv_front_new(3, LEAST * 2, NULL)), "out of memory");
     s->fd = fd;
     s->rounds = rounds;
     s->running = CLIENTS;
     s->file = opened(s->front, fd, 7);
-    s->plain = brv_file_open(s->front, (const uint64_t[5]){0}, fd, 0, NULL, 0);
+    s->plain = brv_file_new(s->front, (const uint64_t[5]){0}, NULL);
     CHECK(s->plain, "out of memory");
+    brv_file_open(s->plain, fd);
     brv_front_bare(s->front, &(uint64_t){ALWAYS}, 1, UINT64_MAX / 2);
     for (unsigned i = 0; i < CLIENTS; i++) {
         pthread_mutex_init(&s->clients[i].lock, NULL);
@@ -357,8 +354,8 @@ static void end(setting *s)
     CHECK(!counters.failed, "%zu steps failed", (size_t)counters.failed);
     CHECK(counters.cached_bytes <= LEAST * 4, "%zu bytes", (size_t)counters.cached_bytes);
     brv_front_end(s->front);
-    brv_file_close(s->file);
-    brv_file_close(s->plain);
+    close_and_free(s->file);
+    close_and_free(s->plain);
     brv_front_free(s->front);
     free(s);
 }

@@ -67,16 +67,62 @@ static void check_lost(int fd, brv_scratch *scratch, int code, bool in_target, u
     free(out);
 }
 
+/* The code of preparing a section. */
+static int prepared(int fd, const brv_index *index, size_t section, brv_scratch *scratch)
+{
+    brv_status st;
+    brv_program *program = section_program(fd, index, section, NULL, scratch, &st);
+    CHECK(!program == (st.code != 0), "code %d", st.code);
+    brv_program_free(program);
+    return st.code;
+}
+
+/* Every bit of a prologue matters, and how long it is, and where each payload ends. */
+static void check_prologues(int fd, brv_scratch *scratch)
+{
+    for (size_t s = 0; s < 2; s++) {
+        CHECK(!prepared(fd, &whole, s, scratch), "not prepared");
+        for (uint64_t bit = 0; bit < 8 * entries[s].prologue; bit++) {
+            uint8_t byte;
+            const uint64_t at = entries[s].record + bit / 8;
+            CHECK(pread(fd, &byte, 1, (off_t)at) == 1, "no byte");
+            put(fd, &(uint8_t){byte ^ 1 << bit % 8}, 1, at);
+            CHECK(prepared(fd, &whole, s, scratch) == BRV_RECORD, "bit %zu", (size_t)bit);
+            put(fd, &byte, 1, at);
+        }
+        const brv_entry entry = entries[s];
+        for (entries[s].prologue = 0; entries[s].prologue < entry.prologue + 9; entries[s].prologue++) {
+            if (entries[s].prologue == entry.prologue) continue;
+            uint8_t *data = malloc(entries[s].prologue + 1);
+            size_t program, shared;
+            brv_status st;
+            CHECK(data && pread(fd, data, entries[s].prologue, (off_t)entry.record) >= 0, "no bytes");
+            CHECK(brv_prologue(&entries[s], data, &program, &shared, &st) == BRV_RECORD, "%u", entries[s].prologue);
+            free(data);
+        }
+        entries[s] = entry;
+        for (uint64_t b = 0; b < BLOCKS; b++)
+            for (int change = -5; change <= 5; change += 10) {
+                blocks[s][2 * b] += (uint64_t)(int64_t)change;
+                const bool order = !brv_blocks_good(&whole, s) && prepared(fd, &whole, s, scratch) == BRV_RECORD;
+                /* In the first section a payload may as well be another's. */
+                CHECK(order || (!s && b + 1 < BLOCKS), "block %zu", (size_t)b);
+                blocks[s][2 * b] -= (uint64_t)(int64_t)change;
+            }
+    }
+}
+
 int main(void)
 {
     const int fd = make_archive(&rng);
     brv_scratch *scratch = brv_scratch_new();
+    check_prologues(fd, scratch);
     check_parts(fd, scratch);
     const uint8_t other = flat[100 * BLOCK + 7] ^ 1;
-    put(fd, &other, 1, entries[0][2 * 99] + 4 + 7); /* in block 100 */
+    put(fd, &other, 1, blocks[0][2 * 99] + 4 + 7); /* in block 100 */
     check_lost(fd, scratch, BRV_CHECKSUM, true, 100);
     CHECK(!ftruncate(fd, (off_t)sections[1].start), "cannot cut a file off");
-    put(fd, flat + 100 * BLOCK + 7, 1, entries[0][2 * 99] + 4 + 7);
+    put(fd, flat + 100 * BLOCK + 7, 1, blocks[0][2 * 99] + 4 + 7);
     check_lost(fd, scratch, BRV_ENDS, false, 0);
     brv_scratch_free(scratch);
     free_archive(fd);

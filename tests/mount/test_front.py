@@ -63,6 +63,17 @@ def test_reads_are_right_and_counted(mounted: Mount) -> None:
     assert mounted.stats()["failed"] == 0
 
 
+def test_one_read_of_more_sections_than_are_planned_at_a_time(mounted: Mount, store: Path) -> None:
+    whole = add_archive(store / "many.brv", [noise(500 + number, number) for number in range(1000)])
+    direct = os.open(mounted.path / "many", os.O_RDONLY | os.O_DIRECT)
+    with closing(mmap.mmap(-1, 1 << 20)) as room:
+        for begin in (0, 77_824):
+            count = os.preadv(direct, [room], begin)
+            assert room[:count] == whole[begin : begin + (1 << 20)]
+    os.close(direct)
+    assert mounted.stats()["failed"] == 0
+
+
 def test_damage_costs_what_it_touches(mounted: Mount) -> None:
     whole = b"".join(SECTIONS)
     with (mounted.path / "bad").open("rb") as file:

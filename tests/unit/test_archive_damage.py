@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -429,19 +430,19 @@ def test_a_program_that_breaks_a_rule_costs_its_section_alone(changes: dict[str,
     assert_rest_reads(data, original([sample()[0], part, sample()[3]]), [(72, 272)])
 
 
-@pytest.mark.parametrize("limit", ["MAX_PROGRAM", "MAX_SHARED"])
-def test_a_program_or_shared_parts_above_their_limit_cost_their_section(
-    limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = sample()
-    data = assemble(parts)
-    length = len(parts[1].wire if limit == "MAX_PROGRAM" else parts[1].shared)
-    monkeypatch.setattr(_layout, limit, length)
-    assert checked(data).ok
-    monkeypatch.setattr(_layout, limit, length - 1)
-    faults = checked(data).faults
-    assert [(type(fault), fault.begin, fault.end) for fault in faults] == [(DamagedArchive, 72, 272)]
-    assert "a rule of the format" in str(faults[0])
+@pytest.mark.parametrize(("program", "shared"), [(_layout.MAX_PROGRAM, 0), (0, _layout.MAX_SHARED)])
+def test_a_program_or_shared_parts_above_their_limit_are_refused(program: int, shared: int) -> None:
+    for more in (0, 1):
+        section = _layout.Section(0, Kind.TENSOR, 1, 0, 8, 64, 64, 48, 0, 0)
+        parts = bytes(program + more * (program > 0)), bytes(shared + more * (shared > 0))
+        prologue = np.frombuffer(_layout.pack_prologue(section, *parts), np.uint8)
+        table = _layout.unpack_entries(_layout.pack_entry(replace(section, prologue=len(prologue))))
+        index = _native.Index(table, np.zeros((1, 2), np.uint64), 0, 64)
+        if not more:
+            assert index.prologue(0, prologue) == parts
+            continue
+        with pytest.raises(_native.ProgramRefused, match="a rule of the format"):
+            index.prologue(0, prologue)
 
 
 def test_a_damaged_payload_to_repeat_costs_its_section_alone() -> None:

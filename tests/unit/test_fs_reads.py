@@ -6,7 +6,6 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -111,14 +110,34 @@ def test_what_is_prepared_does_too() -> None:
             assert s.reads.backings.memory > 0
             backing = await s.adopt(file)
             assert backing.reader is reader
-            assert backing.front_file is not None
-            room = np.empty(len(DATA), np.uint8)
-            assert backing.front_file.read(0, room)
-            assert bytes(room) == DATA
-        await s.reads.backings.drop_programs()
-        s.reads.backings.release(backing)
-        await s.reads.backings.drop_programs()
-        assert s.reads.backings.memory == 0
+            assert s.count("program_bytes") > 0
+        damage_records(backing)
+        assert await s.read(backing, 0, len(DATA)) == DATA
+        s.reads.front.limit(0)
+        assert s.count("program_bytes") == 0
+        with pytest.raises(FUSEError):
+            await s.read(backing, 0, len(DATA))
+
+    run(test)
+
+
+def damage_records(backing: Backing) -> None:
+    """Only what is prepared of an archive can be read from now on."""
+    assert isinstance(backing.reader, Reader)
+    for section in backing.reader.sections:
+        os.pwrite(backing.file, bytes(section.prologue), section.record)
+
+
+def test_of_indexes_that_take_too_much_the_oldest_go() -> None:
+    large = [archive_of(noise(64 * 40_000, number), block=64) for number in range(6)]
+
+    async def test(s: Setting) -> None:
+        most = SMALLEST_BUDGET // 8
+        for archive in large:
+            s.reads.backings.release(await s.open(archive))
+            await s.closed()
+            assert s.reads.backings.memory <= most
+        assert s.reads.backings.memory > most // 2
 
     run(test)
 
@@ -343,15 +362,13 @@ def test_a_range_of_many_small_sections() -> None:
 
 
 def test_reading_ahead_comes_to_many_small_sections() -> None:
-    """Of which some are prepared, and none is large enough to be kept."""
+    """Of which none is large enough to be kept."""
     data, small = noise(4 << 20), [noise(500, number) for number in range(1000)]
     archive = archive_of(data, *small)
 
     async def test(s: Setting) -> None:
         backing = await s.open(archive)
-        assert backing.reader is not None
         assert backing.front_file is not None
-        assert backing.reader.prepare(0, len(data) + 150_000) == len(data) + 150_000
         out = np.empty(REQUEST, np.uint8)
         for begin in range(0, len(data), REQUEST):
             assert backing.front_file.read(begin, out)
@@ -373,38 +390,31 @@ def test_programs_go_when_they_take_too_much() -> None:
 
     async def test(s: Setting) -> None:
         backing = await s.open(archive)
-        assert backing.reader is not None
-        taken = [0]
+        taken = []
         for begin in range(0, len(whole), 128):
             assert await s.read(backing, begin, 128) == whole[begin : begin + 128]
-            taken.append(s.reads.backings.memory)
-        assert max(taken) <= SMALLEST_BUDGET // 2
-        assert any(later < earlier for earlier, later in pairwise(taken))
+            taken.append(s.count("program_bytes"))
+        assert SMALLEST_BUDGET // 4 < max(taken) <= SMALLEST_BUDGET // 2
+        # One read of all is made of several.
+        assert await s.read(backing, 0, len(whole)) == whole
+        assert s.count("program_bytes") <= SMALLEST_BUDGET // 2
 
     run(test)
 
 
 def test_programs_that_were_read_longest_ago_go_first() -> None:
-    made = [with_large_programs(number, 6) for number in range(5)]
+    made = [with_large_programs(number, 6) for number in range(4)]
 
     async def test(s: Setting) -> None:
         opened = [await s.open(archive) for archive, _ in made]
-
-        async def read(number: int) -> None:
+        for number in (0, 1, 2, 0, 3):
             assert await s.read(opened[number], 0, 6 * 128) == made[number][1]
-            while opened[number].preparing:
-                await trio.lowlevel.checkpoint()
-
-        def having_programs() -> list[int]:
-            return [n for n, one in enumerate(opened) if one.reader and one.reader.memory > MEGABYTE]
-
-        for number in (0, 1, 2, 0):
-            await read(number)
-        assert having_programs() == [0, 1, 2]
-        await read(3)
-        assert having_programs() == [0, 2, 3]
-        await read(4)
-        assert having_programs() == [0, 3, 4]
+        for number in (0, 2, 3, 1):
+            damage_records(opened[number])
+        for number in (0, 2, 3):
+            assert await s.read(opened[number], 0, 6 * 128) == made[number][1]
+        with pytest.raises(FUSEError):
+            await s.read(opened[1], 0, 6 * 128)
 
     run(test)
 
@@ -415,13 +425,12 @@ def test_programs_may_go_at_any_time() -> None:
 
     async def test(s: Setting) -> None:
         backing = await s.open(archive)
-        reader = backing.reader
-        assert reader is not None
         stop = threading.Event()
 
         def drop() -> None:
             while not stop.is_set():
-                reader.drop_programs()
+                s.reads.front.limit(0)
+                s.reads.front.limit(SMALLEST_BUDGET)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trio.to_thread.run_sync, drop)
@@ -429,42 +438,6 @@ def test_programs_may_go_at_any_time() -> None:
                 begin = step * 99_991 % len(data)
                 assert await s.read(backing, begin, 300_000) == data[begin : begin + 300_000]
             stop.set()
-
-    run(test)
-
-
-def test_archives_are_closed_while_programs_go() -> None:
-    async def test(s: Setting) -> None:
-        backings = [await s.open(archive_of(noise(1000, number))) for number in range(5)]
-        for backing in backings:
-            await s.read(backing, 0, 1000)
-        while any(backing.users > 1 for backing in backings):
-            await trio.lowlevel.checkpoint()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(s.reads.backings.drop_programs)
-            while all(backing.users == 1 for backing in backings):
-                await trio.lowlevel.checkpoint()
-            for backing in backings:
-                s.reads.backings.release(backing)
-        await s.closed()
-        await s.reads.backings.drop_programs()
-        assert s.reads.backings.memory == 0
-
-    run(test)
-
-
-def test_what_cannot_be_prepared_ahead_is_no_ones_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(s: Setting) -> None:
-        backing = await s.open(ARCHIVE)
-        prepare = Reader.prepare
-
-        def fail(reader: Reader, begin: int, end: int) -> int:
-            if begin == 100:
-                raise OSError(errno.EIO, "no disk")
-            return prepare(reader, begin, end)
-
-        monkeypatch.setattr(Reader, "prepare", fail)
-        assert await s.read(backing, 0, 100) == DATA[:100]
 
     run(test)
 
