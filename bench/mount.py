@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +30,7 @@ from safetensors.numpy import save_file
 from bench import loads
 from bench.loads import Load
 from bench.measure import per_round, spread
-from bench.report import SPREAD, Report
+from bench.report import SPREAD, Figure, Report
 from bench.throttle import throttled
 from brevisfs import synth
 
@@ -38,10 +39,12 @@ from mounted import COMMAND
 
 STATES = ("cold", "mount cold", "decoded", "warm")
 SHARDS = 8
+TINY = "tiny"
 PROFILES = ("fast", "balanced")
 PEER = "pass-through"
 _TICKS = os.sysconf("SC_CLK_TCK")
-_BETWEEN_PAGES = 0.002
+_BETWEEN = 0.002
+_PERCENTS = (50, 90, 99)
 
 
 @dataclass
@@ -160,8 +163,7 @@ def _arguments() -> argparse.Namespace:
 def prepared(work: Path, arguments: argparse.Namespace, threads: int) -> Iterator[list[System]]:
     """The models packed, and every system ready."""
     plain, store = work / "plain", work / "store"
-    if not store.exists():
-        _make(plain, store, arguments)
+    _make(plain, store, arguments)
     with ExitStack() as held:
         mounts = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="mounts-", dir=work)))
         passed, daemon = held.enter_context(passing_through(plain, mounts / "peer"))
@@ -174,19 +176,20 @@ def prepared(work: Path, arguments: argparse.Namespace, threads: int) -> Iterato
 
 
 def _make(plain: Path, store: Path, arguments: argparse.Namespace) -> None:
-    plain.mkdir(parents=True)
-    names = ["model", *(f"shard{number}" for number in range(SHARDS))]
-    for number, name in enumerate(names):
-        if arguments.model:
+    """What is not there from the last time."""
+    size = arguments.megabytes * 10**6
+    sizes = {"model": size, **{f"shard{number}": size // SHARDS for number in range(SHARDS)}, TINY: 0}
+    for folder in (plain, *(store / name for name in (*PROFILES, "raw"))):
+        folder.mkdir(parents=True, exist_ok=True)
+    for number, (name, size) in enumerate(sizes.items()):
+        if (store / "raw" / name).exists():
+            continue
+        if arguments.model and size:
             shutil.copy(arguments.model, plain / name)
         else:
-            make_model(plain / name, arguments.megabytes * 10**6 // (SHARDS if number else 1), number)
-    for profile in PROFILES:
-        (store / profile).mkdir(parents=True)
-        for name in names:
+            make_model(plain / name, size, number)
+        for profile in PROFILES:
             pack(plain / name, store / profile / f"{name}.brv", profile)
-    (store / "raw").mkdir()
-    for name in names:
         os.link(plain / name, store / "raw" / name)
     os.sync()
 
@@ -344,33 +347,38 @@ def listings(report: Report, work: Path, arguments: argparse.Namespace) -> None:
 
 
 def fairness(report: Report, systems: list[System], rounds: int, title: str) -> None:
-    """How long a page of a small file takes, alone and while a model streams: 99 of 100 reads."""
-    title = f"{title}, a page of another file, p99"
-    alone: dict[str, list[float]] = {}
-    beside: dict[str, list[float]] = {}
+    """What others wait while a model streams, and alone: for a page of an open file, and for a tiny file.
+
+    A limit counts what takes 99 of 100 of them, alone and beside the stream.
+    """
+    title = f"{title}, others beside a stream, us"
+    alone: dict[tuple[str, str], list[float]] = {}
+    beside: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
-        for system in systems[1:]:
-            system.prepare(["shard0"], "mount cold")
-            _page_times(system, 50, lambda: False)
-            alone.setdefault(system.name, []).extend(_page_times(system, 200, lambda: False))
-            stream = _Stream(system)
-            beside.setdefault(system.name, []).extend(_page_times(system, 2000, stream.ended))
-    report.begin(title, title, {"system": 13, "reads": 7, "alone us": 9, "beside us": 10, "times": 6})
-    for name, times in beside.items():
-        report.row(
-            {
-                "system": name,
-                "reads": len(times),
-                "alone us": round(_most(alone[name]) * 1e6),
-                "beside us": round(_most(times) * 1e6),
-                "times": _most(times) / _most(alone[name]),
-            }
-        )
+        for what, (name, waits) in _WAITS.items():
+            for system in systems[1:]:
+                system.prepare([name], "mount cold")
+                waits(system.folder / name, 50, lambda: False)
+                times = waits(system.folder / name, 200, lambda: False)
+                alone.setdefault((what, system.name), []).extend(times)
+                stream = _Stream(system)
+                times = waits(system.folder / name, 2000, stream.ended)
+                beside.setdefault((what, system.name), []).extend(times)
+    columns = {"of": 10, "system": 13, "count": 7}
+    columns |= {f"{when} p{percent}": 11 for when in ("alone", "beside") for percent in _PERCENTS}
+    report.begin(title, title, {**columns, "times": 6})
+    for (what, system_name), times in beside.items():
+        quiet = alone[what, system_name]
+        row: dict[str, Figure] = {"of": what, "system": system_name, "count": len(times)}
+        row |= {f"alone p{percent}": round(_most(quiet, percent) * 1e6) for percent in _PERCENTS}
+        row |= {f"beside p{percent}": round(_most(times, percent) * 1e6) for percent in _PERCENTS}
+        row["times"] = _most(times, 99) / _most(quiet, 99)
+        report.row(row)
     report.end()
 
 
-def _most(times: Sequence[float]) -> float:
-    return sorted(times)[int(len(times) * 0.99)]
+def _most(times: Sequence[float], percent: int) -> float:
+    return sorted(times)[len(times) * percent // 100]
 
 
 class _Stream:
@@ -385,21 +393,48 @@ class _Stream:
         return self._process.poll() is not None
 
 
-def _page_times(system: System, count: int, ended: Callable[[], bool]) -> list[float]:
+def _page_waits(file: Path, count: int, ended: Callable[[], bool]) -> list[float]:
     """What reads of one page past the kernel's cache take, in seconds, now and then one."""
-    times: list[float] = []
-    chance = random.Random(count)
-    descriptor = os.open(system.folder / "shard0", os.O_RDONLY)
+    descriptor = os.open(file, os.O_RDONLY)
     try:
-        while len(times) < count and not ended():
+
+        def drop() -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            time.sleep(chance.random() * _BETWEEN_PAGES)
-            started = time.perf_counter()
-            os.pread(descriptor, 4096, 0)
-            times.append(time.perf_counter() - started)
+
+        return _waits(drop, lambda: os.pread(descriptor, 4096, 0), count, ended)
     finally:
         os.close(descriptor)
+
+
+def _whole_waits(file: Path, count: int, ended: Callable[[], bool]) -> list[float]:
+    """As _page_waits, of opening, reading all of it and closing."""
+
+    def read() -> None:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            while os.read(descriptor, loads.CHUNK):
+                pass
+        finally:
+            os.close(descriptor)
+
+    return _waits(lambda: drop_pages(file), read, count, ended)
+
+
+def _waits(
+    before: Callable[[], Any], read: Callable[[], Any], count: int, ended: Callable[[], bool]
+) -> list[float]:
+    times: list[float] = []
+    chance = random.Random(count)
+    while len(times) < count and not ended():
+        before()
+        time.sleep(chance.random() * _BETWEEN)
+        started = time.perf_counter()
+        read()
+        times.append(time.perf_counter() - started)
     return times
+
+
+_WAITS = {"page": ("shard0", _page_waits), "tiny file": (TINY, _whole_waits)}
 
 
 def memory(report: Report, systems: list[System], title: str) -> None:

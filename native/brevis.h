@@ -210,6 +210,22 @@ typedef struct {
 void brv_look_at(int folder, const char *names, const brv_state *states, size_t n, const uint8_t *inside,
                  brv_look *looks);
 
+/* A folder or a file as it is known: `size` and the times of content and change, in ns, are of files. */
+typedef struct {
+    uint64_t device, inode;
+    int64_t size, changed[2];
+} brv_known;
+
+/* Whether brv_reopen waits for nothing on the filesystem of `folder`: one of this machine that opens from memory. */
+int brv_opens_at_once(int folder);
+
+/* Opens for reading the first there is of n files, if it is `file`. Its folder is reached from `root` by `depth` folders,
+ * each the one that `folders` says; `names` has those of the folders, then of the files, each ended by a 0. No symlink is
+ * followed, and nothing is asked that the kernel does not have in memory. A descriptor, and in *which the number of the
+ * file; or -1 if it takes more to tell, or anything is not as it was known. */
+int brv_reopen(int root, const char *names, const brv_known *folders, size_t depth, const brv_known *file, size_t n,
+               size_t *which);
+
 /* ---- encode and analyse -------------------------------------------------------------------- */
 
 /* Bytes that the payload of any block may take at most. */

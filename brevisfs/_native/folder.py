@@ -65,6 +65,33 @@ def look_at(
     return list(_LOOK.iter_unpack(ffi.buffer(looks)))
 
 
+def opens_at_once(folder: int) -> bool:
+    """Whether `reopen` waits for nothing on the filesystem of a folder."""
+    return bool(lib.brv_opens_at_once(folder))
+
+
+def reopen(
+    root: int,
+    folders: Sequence[tuple[bytes, int, int]],
+    files: Sequence[bytes],
+    identity: tuple[int, int, int, int, int],
+) -> tuple[int, int] | None:
+    """Opens for reading the first there is of some files, if it is still the one that is known.
+
+    Each folder on the way is a name with its device and inode; the file's `identity` has size, mtime and
+    ctime, too. A descriptor and the number of the file; None if anything is not as it is known, or the
+    kernel does not have in memory what tells.
+    """
+    known = ffi.new("brv_known[]", len(folders) + 1)
+    for place, (_, device, inode) in zip(known, folders, strict=False):
+        place.device, place.inode = device, inode
+    known[len(folders)] = (*identity[:3], identity[3:])
+    which = ffi.new("size_t *")
+    names = _joined([*(name for name, _, _ in folders), *files])
+    file = lib.brv_reopen(root, names, known, len(folders), known + len(folders), len(files), which)
+    return None if file < 0 else (file, which[0])
+
+
 def _joined(names: Sequence[bytes]) -> bytes:
     return b"\0".join([*names, b""])
 

@@ -11,8 +11,8 @@ from pyfuse3 import FileInfo, FUSEError, RequestContext
 from brevisfs.errors import BrevisError
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._inodes import Inode
-from brevisfs.fs._state import Handles, State, on_disk
-from brevisfs.store import Entry, Identity, read_whole
+from brevisfs.fs._state import Handles, State, holding, on_disk
+from brevisfs.store import Entry, Identity, Kind, read_whole
 
 log = logging.getLogger("brevisfs.fs")
 
@@ -35,7 +35,7 @@ class Files(State):
 
     async def open(self, inode: int, flags: int, ctx: RequestContext | None = None) -> FileInfo:
         file = self.inodes[inode]
-        async with file.lock:
+        async with holding(file.lock):
             return self.opened(file, await self._adopt(await self._reopen(file)))
 
     def opened(self, file: Inode, backing: Backing, *, writable: bool = False) -> FileInfo:
@@ -79,9 +79,20 @@ class Files(State):
 
     async def _reopen(self, file: Inode) -> Backing:
         """The file's backing file, opened again for reading. The caller holds the inode's lock."""
+        if (known := self._reopen_at_once(file)) is not None:
+            return known
         return await self.on_file(
             file, self._open_backing, lambda path: self.open_nameless(file, path, os.O_RDONLY), holding=True
         )
+
+    def _reopen_at_once(self, file: Inode) -> Backing | None:
+        """As _reopen, of a file that is as it was found, if the kernel has all in memory that tells."""
+        if not file.places or file.places[-1][0].is_changing:
+            return None
+        folder, name = file.places[-1]
+        kind = file.key[0]
+        reopened = self.store.reopen(folder.trail(), name, kind, file.identity)
+        return None if reopened is None else _backing(reopened[1], kind, file.identity, reopened[0])
 
     def open_nameless(self, file: Inode, path: str, access: int) -> Backing:
         """As _open_backing, of a file that has lost its last name."""
@@ -90,9 +101,7 @@ class Files(State):
 
     def _open_backing(self, folder: int, entry: Entry) -> Backing:
         # Opened for reading and nothing else, whatever flags the caller's own open has.
-        file = self.store.open(folder, entry)
-        name = entry.file.decode("utf-8", "backslashreplace")
-        return Backing(name, entry.kind, entry.identity, file)
+        return _backing(entry.file, entry.kind, entry.identity, self.store.open(folder, entry))
 
     async def _adopt(self, opened: Backing) -> Backing:
         try:
@@ -100,3 +109,7 @@ class Files(State):
         except (BrevisError, OSError) as error:
             log.error("%s: %s", opened.name, error)
             raise FUSEError(errno.EIO) from None
+
+
+def _backing(file: bytes, kind: Kind, identity: Identity, opened: int) -> Backing:
+    return Backing(file.decode("utf-8", "backslashreplace"), kind, identity, opened)

@@ -28,6 +28,19 @@ async def on_disk(call: Callable[P, T], *arguments: P.args, **keywords: P.kwargs
         raise FUSEError(error.errno or errno.EIO) from error
 
 
+@asynccontextmanager
+async def holding(lock: trio.Lock) -> AsyncIterator[None]:
+    """Holds a lock for the time of the block; one that is free without a turn of the event loop."""
+    try:
+        lock.acquire_nowait()
+    except trio.WouldBlock:
+        await lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class Handles(Generic[T]):
     """What open handles stand for, by number. No number is given twice."""
 

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from brevisfs._native.folder import Files, files_in, files_named, mount_of, status_of
+from brevisfs._native.folder import Files, files_in, files_named, mount_of, opens_at_once, reopen, status_of
 from brevisfs.store._errors import StoreNotFound
 from brevisfs.store._looks import FILE, KEPT, Heads, Identity, Seen, read_length
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, ranked, shown_as
@@ -86,6 +86,7 @@ class Store:
         self._device = os.fstat(self.root).st_dev
         ((_, state),) = files_named(self.root, [b"."]).each()
         self._mount = mount_of(state)
+        self._opens_at_once = opens_at_once(self.root)
         self._heads = Heads()
         self._surveys = _Surveys()
 
@@ -214,6 +215,25 @@ class Store:
             os.close(file)
             raise OSError(errno.ESTALE, "the file was replaced", entry.file)
         return file
+
+    def reopen(
+        self, trail: Sequence[Step], name: bytes, kind: Kind, identity: Identity
+    ) -> tuple[int, bytes] | None:
+        """A descriptor to read a file that was found before, and its name in the store.
+
+        Waits for no disk. None if that takes one, or if not all is as it was found.
+        """
+        if not self._opens_at_once:
+            return None
+        files = candidates(name)
+        reopened = reopen(self.root, trail, files, identity)
+        if reopened is None:
+            return None
+        file, which = reopened
+        if (files[which] == name) != (kind is Kind.RAW):
+            os.close(file)
+            return None
+        return file, files[which]
 
     def describe(self, path: str, kind: Kind) -> Entry:
         """The entry of a file that has no name any more, but a path through a descriptor of it."""

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "support.h"
@@ -142,6 +143,52 @@ static void check_named(void)
     free(names);
 }
 
+static bool can_open_cached(void)
+{
+    const uint64_t how[3] = {O_PATH | O_DIRECTORY | O_CLOEXEC, 0, 0x20};
+    const int file = (int)syscall(437, folder, ".", how, sizeof how);
+    if (file >= 0) close(file);
+    return file >= 0;
+}
+
+/* Regular files that are as they were; where the kernel cannot do it, as under an emulator, none. */
+static void check_reopened(const brv_files *files)
+{
+    struct stat s;
+    CHECK(!fstat(folder, &s), "no folder");
+    const brv_known above = {.device = s.st_dev, .inode = s.st_ino}, other = {.device = s.st_dev, .inode = s.st_ino + 1};
+    const int top = open("/tmp", O_PATH | O_DIRECTORY);
+    bool can = false;
+    for (size_t i = 0; i < files->n; i++) {
+        const brv_state *state = &files->states[i];
+        brv_known known = {state->device, state->inode, state->size, {state->ns[1], state->ns[2]}};
+        const char *before = strrchr(place, '/') + 1, *name = name_of(files, i);
+        char names[600], missing[LONGEST + 2];
+        memset(missing, 'm', sizeof missing);
+        missing[4 + below(&rng, LONGEST - 2)] = 0;
+        const int length = snprintf(names, sizeof names, "%s%c%s%c%s", before, 0, missing, 0, name);
+        char *exact = malloc((size_t)length + 1);
+        CHECK(exact, "out of memory");
+        memcpy(exact, names, (size_t)length + 1);
+        CHECK(!faccessat(folder, name, F_OK, AT_SYMLINK_NOFOLLOW) && faccessat(folder, missing, F_OK, 0), "%s", missing);
+        size_t which = 9;
+        const int file = brv_reopen(top, exact, &above, 1, &known, 2, &which);
+        CHECK(file < 0 || (which == 1 && !fstat(file, &s) && S_ISREG(s.st_mode) && s.st_ino == state->inode), "%s", name);
+        can = can || file >= 0;
+        CHECK(file >= 0 || !can || !S_ISREG(state->mode), "%s is not opened", name);
+        if (file >= 0) close(file);
+        CHECK(brv_reopen(top, exact, &other, 1, &known, 2, &which) < 0, "opened in another folder");
+        CHECK(brv_reopen(top, exact, &above, 1, &known, 1, &which) < 0, "opened what is not there");
+        int64_t *const some[] = {(int64_t *)&known.device, (int64_t *)&known.inode, &known.size, known.changed,
+                                 known.changed + 1};
+        ++*some[below(&rng, 5)];
+        CHECK(brv_reopen(top, exact, &above, 1, &known, 2, &which) < 0, "%s was other", name);
+        free(exact);
+    }
+    CHECK(can || !brv_opens_at_once(folder) || !can_open_cached(), "nothing is opened from memory");
+    close(top);
+}
+
 int main(void)
 {
     CHECK(mkdtemp(place) && (folder = open(place, O_PATH | O_DIRECTORY)) >= 0, "no folder");
@@ -151,6 +198,7 @@ int main(void)
         CHECK(!brv_files_in(folder, &files) && files.n == FILES, "%zu files", files.n);
         check_states(&files);
         check_looks(&files);
+        check_reopened(&files);
         brv_files_free(&files);
         check_named();
     }

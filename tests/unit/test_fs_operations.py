@@ -12,6 +12,7 @@ import pytest
 import trio
 from pyfuse3 import ROOT_INODE, FUSEError
 
+from brevisfs._native.folder import opens_at_once
 from brevisfs.archive import Reader
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
@@ -110,6 +111,30 @@ def test_a_raw_file_is_read_whole_whatever_the_disk_gives_at_once(
         assert await operations.read(opened.fh, 10_000, 5) == b""
         monkeypatch.undo()
         await operations.release(opened.fh)
+
+    serving(root, test)
+
+
+def test_a_known_file_is_opened_without_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "raw").write_bytes(b"plain")
+    add_archive(root / "m.brv", [noise(90)])
+
+    async def test(operations: Operations) -> None:
+        if not opens_at_once(operations.store.root):
+            pytest.skip("on a filesystem that is not asked to open from memory")
+        plain, archive = await number(operations, b"raw"), await number(operations, b"m")
+        kept = await operations.open(archive, os.O_RDONLY, None)
+        await operations.release(kept.fh)
+        monkeypatch.setattr(trio.to_thread, "run_sync", None)
+        opened = [await operations.open(inode, os.O_RDONLY, None) for inode in (plain, archive, archive)]
+        for info in opened:
+            assert info.keep_cache
+            await operations.release(info.fh)
+        monkeypatch.undo()
+        # Where the kernel cannot tell from memory.
+        monkeypatch.setattr(operations.store, "reopen", lambda *_: None)
+        for inode in (plain, archive):
+            await operations.release((await operations.open(inode, os.O_RDONLY, None)).fh)
 
     serving(root, test)
 

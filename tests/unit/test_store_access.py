@@ -1,15 +1,19 @@
 """What a store shows, and that nothing leads out of it."""
 
+import ctypes
 import errno
+import fcntl
 import os
 import stat
+import struct
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from brevisfs._native import folder as native
-from brevisfs.store import Entry, Kind, Step, Store, StoreNotFound
+from brevisfs.store import Entry, Identity, Kind, Step, Store, StoreNotFound
 from tests.stores import add_archive, flip, noise
 
 
@@ -34,6 +38,36 @@ def find(store: Store, name: bytes) -> Entry:
 def shown(store: Store) -> dict[bytes, Entry]:
     with store.folder([]) as folder:
         return {entry.name: entry for entry in store.entries(folder)}
+
+
+def reopens(store: Store, trail: Sequence[Step], entry: Entry) -> bool:
+    """Whether a file that was found is opened from memory, and then it is that file and not another."""
+    reopened = store.reopen(trail, entry.name, entry.kind, entry.identity)
+    if reopened is None:
+        return False
+    file, name = reopened
+    try:
+        assert name == entry.file
+        assert os.path.samestat(os.fstat(file), entry.status)
+        assert fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+        assert not os.get_inheritable(file)
+    finally:
+        os.close(file)
+    return True
+
+
+@pytest.fixture
+def known(store: Store, root: Path) -> tuple[list[Step], Entry]:
+    """An archive in a folder, which can be opened from memory because it was found."""
+    (root / "d").mkdir()
+    add_archive(root / "d/x.brv", [noise(50)])
+    trail = [step(root / "d")]
+    with store.folder(trail) as folder:
+        entry = store.find(folder, b"x")
+        if not native.opens_at_once(folder):
+            pytest.skip("on a filesystem that is not asked to open from memory")
+    assert reopens(store, trail, entry)
+    return trail, entry
 
 
 def step(path: Path) -> Step:
@@ -157,6 +191,125 @@ def test_a_replaced_file_is_stale(store: Store, root: Path) -> None:
     with store.folder([]) as folder, pytest.raises(OSError) as caught:
         store.open(folder, entry)
     assert caught.value.errno == errno.ESTALE
+
+
+def test_what_was_never_found_is_not_opened_from_memory(store: Store, root: Path) -> None:
+    (root / "x").write_text("x")
+    status = (root / "x").stat()
+    # Nobody has asked for the names yet that would win.
+    assert store.reopen([], b"x", Kind.RAW, Identity.of(status)) is None
+    entry = find(store, b"x")
+    assert reopens(store, [], entry) == native.opens_at_once(store.root)
+
+
+@pytest.mark.parametrize("file", ["d/x.brv+", "d/x"])
+def test_another_file_may_have_won(
+    store: Store, root: Path, known: tuple[list[Step], Entry], file: str
+) -> None:
+    (root / file).write_text("another")
+    assert not reopens(store, *known)
+    (root / file).unlink()
+    assert reopens(store, *known)
+
+
+@pytest.mark.parametrize("file", ["d/x.brv+", "d/x"])
+def test_even_if_it_is_the_same_file(
+    store: Store, root: Path, known: tuple[list[Step], Entry], file: str
+) -> None:
+    """Under the name of a plain file an archive is not decoded."""
+    trail, entry = known
+    (root / file).hardlink_to(root / "d/x.brv")
+    with store.folder(trail) as folder:
+        now = store.find(folder, b"x")
+    assert not reopens(store, trail, entry)
+    as_before = store.reopen(trail, b"x", entry.kind, now.identity)
+    assert (as_before is None) == (file == "d/x")
+    if as_before is not None:
+        os.close(as_before[0])
+    assert reopens(store, trail, now)
+
+
+def _replaced(path: Path) -> None:
+    path.with_name("new").write_bytes(path.read_bytes())
+    path.with_name("new").rename(path)
+
+
+def _written(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"x")
+
+
+def _touched(path: Path) -> None:
+    os.utime(path, ns=(0, 0))
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_name("away"))
+    path.symlink_to("away")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("change", [_replaced, _written, _touched, _linked, _pipe, _folder, Path.unlink])
+def test_what_has_changed_is_not_opened_from_memory(
+    store: Store, root: Path, known: tuple[list[Step], Entry], change: Callable[[Path], None]
+) -> None:
+    before = os.listdir("/proc/self/fd")
+    change(root / "d/x.brv")
+    assert not reopens(store, *known)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_nor_what_another_folder_has(store: Store, root: Path, known: tuple[list[Step], Entry]) -> None:
+    before = os.listdir("/proc/self/fd")
+    (root / "d").rename(root / "e")
+    assert not reopens(store, *known)
+    (root / "d").symlink_to("e")
+    assert not reopens(store, *known)
+    (root / "d").unlink()
+    (root / "d").mkdir()
+    (root / "d/x.brv").hardlink_to(root / "e/x.brv")
+    with store.folder([step(root / "d")]) as folder:
+        entry = store.find(folder, b"x")
+    assert not reopens(store, known[0], entry)
+    assert reopens(store, [step(root / "d")], entry)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EINVAL])
+def test_a_kernel_that_cannot_open_from_memory(
+    store: Store, known: tuple[list[Step], Entry], number: int
+) -> None:
+    """That has no openat2, or must not use it, or does not know the flag."""
+
+    def refused() -> bool:
+        _refuse_openat2(number)
+        return reopens(store, *known)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(refused).result()
+    assert reopens(store, *known)
+
+
+def _refuse_openat2(number: int) -> None:
+    """For the calling thread, until it ends: a seccomp filter."""
+    openat2, load, jump_if_equal, give, allow, refuse = 437, 0x20, 0x15, 6, 0x7FFF0000, 0x50000
+    rules = [(load, 0, 0, 0), (jump_if_equal, 0, 1, openat2)]
+    rules += [(give, 0, 0, refuse | number), (give, 0, 0, allow)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+    program = ctypes.create_string_buffer(struct.pack("HP", len(rules), ctypes.addressof(code)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    set_no_new_privileges, set_seccomp, by_filter = 38, 22, 2
+    if prctl(set_no_new_privileges, 1, 0, 0, 0) or prctl(set_seccomp, by_filter, program, 0, 0):
+        pytest.skip(f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
 
 
 def test_a_pipe_does_not_block(store: Store, root: Path) -> None:
