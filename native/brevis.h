@@ -216,13 +216,16 @@ typedef struct {
     int64_t size, changed[2];
 } brv_known;
 
-/* Whether brv_reopen waits for nothing on the filesystem of `folder`: one of this machine that opens from memory. */
-int brv_opens_at_once(int folder);
+/* Whether what follows waits for nothing on the filesystem of `folder`: one of this machine that opens from memory. */
+int brv_is_at_once(int folder);
 
-/* Opens for reading the first there is of n files, if it is `file`. Its folder is reached from `root` by `depth` folders,
+/* The first there is of n files, by what the kernel has in memory. Their folder is reached from `root` by `depth` folders,
  * each the one that `folders` says; `names` has those of the folders, then of the files, each ended by a 0. No symlink is
- * followed, and nothing is asked that the kernel does not have in memory. A descriptor, and in *which the number of the
- * file; or -1 if it takes more to tell, or anything is not as it was known. */
+ * followed. 0, and in *which the number of the file; ENOENT if there is none; EAGAIN if it takes more to tell. */
+int brv_find_at_once(int root, const char *names, const brv_known *folders, size_t depth, size_t n, size_t *which,
+                     brv_state *state);
+
+/* Likewise opens it for reading, if it is `file`. A descriptor, or -1 if it takes more or anything is not as known. */
 int brv_reopen(int root, const char *names, const brv_known *folders, size_t depth, const brv_known *file, size_t n,
                size_t *which);
 

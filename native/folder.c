@@ -179,7 +179,7 @@ void brv_look_at(int folder, const char *names, const brv_state *states, size_t 
     }
 }
 
-/* ---- opening from memory ------------------------------------------------------------------- */
+/* ---- what the kernel has in memory --------------------------------------------------------- */
 
 #ifndef SYS_openat2
 #define SYS_openat2 437
@@ -194,7 +194,7 @@ static int open_cached(int folder, const char *name, int flags)
     return (int)syscall(SYS_openat2, folder, name, &how, sizeof how);
 }
 
-int brv_opens_at_once(int folder)
+int brv_is_at_once(int folder)
 {
     struct statfs s;
     if (fstatfs(folder, &s)) return 0;
@@ -205,12 +205,6 @@ int brv_opens_at_once(int folder)
     case TMPFS_MAGIC: return 1;
     default: return 0;
     }
-}
-
-/* Keys and hashes of such files are read when they are opened. */
-static bool opens_at_once(const struct statx *s)
-{
-    return S_ISREG(s->stx_mode) && !(s->stx_attributes & (STATX_ATTR_ENCRYPTED | STATX_ATTR_VERITY));
 }
 
 static bool is_file(const struct statx *s, const brv_known *known)
@@ -225,7 +219,13 @@ static bool is_unchanged(const struct statx *s, const brv_known *known)
            nanoseconds(s->stx_ctime.tv_sec, s->stx_ctime.tv_nsec) == known->changed[1];
 }
 
-static bool look(int file, struct statx *s) { return !statx(file, "", AT_EMPTY_PATH, STATX_BASIC_STATS, s); }
+/* Keys and hashes of such files are read when they are opened. */
+static bool opens_at_once(const struct statx *s)
+{
+    return S_ISREG(s->stx_mode) && !(s->stx_attributes & (STATX_ATTR_ENCRYPTED | STATX_ATTR_VERITY));
+}
+
+static bool look(int file, struct statx *s) { return !statx(file, "", AT_EMPTY_PATH, ASKED, s); }
 
 /* The folder below, in place of the one given, which is closed; -1 if it is not the one that is known. */
 static int descend(int folder, const char *name, const brv_known *known)
@@ -240,6 +240,42 @@ static int descend(int folder, const char *name, const brv_known *known)
     return below;
 }
 
+/* The folder at the end of the way, or -1; *names are those of its files then. */
+static int reach(int root, const char **names, const brv_known *folders, size_t depth)
+{
+    int folder = open_cached(root, ".", O_PATH | O_DIRECTORY);
+    for (size_t i = 0; i < depth && folder >= 0; i++, *names += strlen(*names) + 1)
+        folder = descend(folder, *names, &folders[i]);
+    return folder;
+}
+
+/* As brv_find_at_once, in the files' folder; *name is the file's. */
+static int find_first(int folder, const char **name, size_t n, size_t *which, struct statx *s)
+{
+    for (*which = 0; *which < n; ++*which, *name += strlen(*name) + 1) {
+        if (strlen(*name) > NAME_MAX) continue; /* of these the kernel remembers nothing */
+        const int found = open_cached(folder, *name, O_PATH);
+        if (found < 0 && errno == ENOENT) continue;
+        if (found < 0) return EAGAIN;
+        const bool seen = look(found, s);
+        close(found);
+        return seen ? 0 : EAGAIN;
+    }
+    return ENOENT;
+}
+
+int brv_find_at_once(int root, const char *names, const brv_known *folders, size_t depth, size_t n, size_t *which,
+                     brv_state *state)
+{
+    struct statx s;
+    const int folder = reach(root, &names, folders, depth);
+    if (folder < 0) return EAGAIN;
+    const int error = find_first(folder, &names, n, which, &s);
+    close(folder);
+    if (!error) *state = state_of(&s);
+    return error;
+}
+
 static int reopen(int folder, const char *name, const brv_known *known)
 {
     struct statx s;
@@ -249,30 +285,15 @@ static int reopen(int folder, const char *name, const brv_known *known)
     return -1;
 }
 
-/* As brv_reopen, in the file's folder. What is there is looked at before it is opened: some devices do things then. */
-static int reopen_first(int folder, const char *names, const brv_known *known, size_t n, size_t *which)
-{
-    for (*which = 0; *which < n; ++*which, names += strlen(names) + 1) {
-        struct statx s;
-        if (strlen(names) > NAME_MAX) continue; /* of these the kernel remembers nothing */
-        const int found = open_cached(folder, names, O_PATH);
-        if (found < 0 && errno == ENOENT) continue;
-        if (found < 0) return -1;
-        const bool same = look(found, &s) && is_unchanged(&s, known) && opens_at_once(&s);
-        close(found);
-        return same ? reopen(folder, names, known) : -1;
-    }
-    return -1;
-}
-
+/* What is there is looked at before it is opened: some devices do things then. */
 int brv_reopen(int root, const char *names, const brv_known *folders, size_t depth, const brv_known *file, size_t n,
                size_t *which)
 {
-    int folder = open_cached(root, ".", O_PATH | O_DIRECTORY);
-    for (size_t i = 0; i < depth && folder >= 0; i++, names += strlen(names) + 1)
-        folder = descend(folder, names, &folders[i]);
+    struct statx s;
+    const int folder = reach(root, &names, folders, depth);
     if (folder < 0) return -1;
-    const int opened = reopen_first(folder, names, file, n, which);
+    const bool same = !find_first(folder, &names, n, which, &s) && is_unchanged(&s, file) && opens_at_once(&s);
+    const int opened = same ? reopen(folder, names, file) : -1;
     close(folder);
     return opened;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -65,31 +66,52 @@ def look_at(
     return list(_LOOK.iter_unpack(ffi.buffer(looks)))
 
 
-def opens_at_once(folder: int) -> bool:
-    """Whether `reopen` waits for nothing on the filesystem of a folder."""
-    return bool(lib.brv_opens_at_once(folder))
+Way = Sequence[tuple[bytes, int, int]]
+"""Folders on the way down from a root: name, device and inode of each, which it must be."""
+
+
+def is_at_once(folder: int) -> bool:
+    """Whether `find_at_once` and `reopen` wait for nothing on the filesystem of a folder."""
+    return bool(lib.brv_is_at_once(folder))
+
+
+def find_at_once(root: int, way: Way, files: Sequence[bytes]) -> tuple[int, bytes] | None:
+    """The number of the first there is of some files, and its state, by what the kernel has in memory.
+
+    None if that does not tell, or a folder is another one. Raises FileNotFoundError if there is none of them.
+    """
+    which, state = ffi.new("size_t *"), ffi.new("brv_state *")
+    error = lib.brv_find_at_once(root, _names(way, files), _known(way), len(way), len(files), which, state)
+    if error == errno.ENOENT:
+        raise FileNotFoundError(error, os.strerror(error), files[0])
+    return None if error else (which[0], bytes(ffi.buffer(state)))
 
 
 def reopen(
-    root: int,
-    folders: Sequence[tuple[bytes, int, int]],
-    files: Sequence[bytes],
-    identity: tuple[int, int, int, int, int],
+    root: int, way: Way, files: Sequence[bytes], identity: tuple[int, int, int, int, int]
 ) -> tuple[int, int] | None:
-    """Opens for reading the first there is of some files, if it is still the one that is known.
+    """As find_at_once, opens the file for reading if it is still the one that is known.
 
-    Each folder on the way is a name with its device and inode; the file's `identity` has size, mtime and
-    ctime, too. A descriptor and the number of the file; None if anything is not as it is known, or the
-    kernel does not have in memory what tells.
+    `identity`: device, inode, size, and the times of content and change. A descriptor and the number of the
+    file; None if anything is not as it is known, or the memory does not tell.
     """
-    known = ffi.new("brv_known[]", len(folders) + 1)
-    for place, (_, device, inode) in zip(known, folders, strict=False):
+    which, known = ffi.new("size_t *"), _known(way)
+    file = known + len(way)
+    file[0] = (*identity[:3], identity[3:])
+    opened = lib.brv_reopen(root, _names(way, files), known, len(way), file, len(files), which)
+    return None if opened < 0 else (opened, which[0])
+
+
+def _known(way: Way) -> Any:
+    """The folders, and room for a file."""
+    known = ffi.new("brv_known[]", len(way) + 1)
+    for place, (_, device, inode) in zip(known, way, strict=False):
         place.device, place.inode = device, inode
-    known[len(folders)] = (*identity[:3], identity[3:])
-    which = ffi.new("size_t *")
-    names = _joined([*(name for name, _, _ in folders), *files])
-    file = lib.brv_reopen(root, names, known, len(folders), known + len(folders), len(files), which)
-    return None if file < 0 else (file, which[0])
+    return known
+
+
+def _names(way: Way, files: Sequence[bytes]) -> bytes:
+    return _joined([*(name for name, _, _ in way), *files])
 
 
 def _joined(names: Sequence[bytes]) -> bytes:

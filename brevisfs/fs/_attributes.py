@@ -1,10 +1,12 @@
 """Names and attributes."""
 
+import errno
 import os
 import stat
+import time
 from collections.abc import Sequence
 
-from pyfuse3 import EntryAttributes, RequestContext, StatvfsData
+from pyfuse3 import EntryAttributes, FUSEError, RequestContext, StatvfsData
 
 from brevisfs.fs._inodes import Inode
 from brevisfs.fs._state import State, on_disk
@@ -43,9 +45,31 @@ class Attributes(State):
         folder = self.inodes[parent_inode]
         if name in (b".", b".."):
             return await self._lookup_again(folder if name == b"." else folder.parent or folder)
-        since = self.folder_changes
-        entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
-        return self.doubt(self.found(folder, entry), since)
+        since, begun = self.folder_changes, time.time_ns()
+        entry = self._known(folder, name)
+        if entry is None:
+            entry = await self.look(folder, lambda descriptor: self.store.find(descriptor, name))
+        answer = self.doubt(self.found(folder, entry), since)
+        if entry.was_settled(begun):
+            inode = self.inodes[answer.st_ino]
+            inode.looked, inode.bare = entry.identity, entry.bare
+        return answer
+
+    def _known(self, folder: Inode, name: bytes) -> Entry | None:
+        """What has been looked up before, if the kernel has in memory that it is as it was.
+
+        Raises ENOENT if it has that nothing has the name.
+        """
+        if folder.is_changing:
+            return None
+        try:
+            entry = self.store.find_at_once(folder.trail(), name)
+        except FileNotFoundError:
+            raise FUSEError(errno.ENOENT) from None
+        inode = self.inodes.at(folder, name)
+        if entry is None or inode is None or inode.looked != entry.identity or not inode.is_meant_by(entry):
+            return None
+        return entry._replace(bare=inode.bare)
 
     def found(self, folder: Inode, entry: Entry) -> EntryAttributes:
         """The answer to a request that has found or made a name: the kernel counts one look-up more."""
@@ -89,7 +113,8 @@ class Attributes(State):
                 return self.of_open(inode)
             version = inode.version
             if inode is self.inodes.root:
-                status = await on_disk(os.fstat, self.store.root)
+                root = self.store.root
+                status = os.fstat(root) if self.store.is_at_once else await on_disk(os.fstat, root)
                 size = status.st_size
             else:
                 entry = await self.entry_of(inode)

@@ -37,7 +37,8 @@ class Inode:
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
     of a folder, while names in it are changed; `is_changing` says that an exchange or a change of names is
-    under way, which nobody must see half done. `version` of a folder grows with every change of what looking
+    under way, which nobody must see half done. In the state `looked` it was seen whether the file is `bare`,
+    see Entry. `version` of a folder grows with every change of what looking
     up a name in it finds.
     """
 
@@ -56,6 +57,8 @@ class Inode:
     changes: int = 0
     version: int = 0
     no_capability: bool = False
+    looked: Identity | None = None
+    bare: bool = False
     is_changing: bool = False
     _lock: trio.Lock | None = None
 

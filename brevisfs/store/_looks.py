@@ -31,7 +31,8 @@ class Identity(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-_UNKNOWN = -1
+UNKNOWN = -1
+"""In place of a length."""
 
 
 class Seen(NamedTuple):
@@ -56,20 +57,17 @@ class Heads:
         The length is 0 if neither head nor tail tells it; None if the file is no archive, or has a name under
         which archives are plain files, or cannot be read.
         """
-        lengths = self._recall(files)
+        lengths = [self.recall(file, status, identity) for file, _, status, identity in files]
         names, states = [seen.file for seen in files], [seen.state for seen in files]
-        looks = native.look_at(folder, names, states, [length == _UNKNOWN for length in lengths])
+        looks = native.look_at(folder, names, states, [length == UNKNOWN for length in lengths])
         for seen, length, (told, changed, bare) in zip(files, lengths, looks, strict=True):
-            yield self._learn(folder, seen, told, changed) if length == _UNKNOWN else length, bare
+            yield self._learn(folder, seen, told, changed) if length == UNKNOWN else length, bare
 
-    def _recall(self, files: Sequence[Seen]) -> list[int | None]:
-        with self._lock:
-            return [
-                self._lengths.get(identity, _UNKNOWN)
-                if is_reserved(file) and stat.S_ISREG(status.st_mode)
-                else None
-                for file, _, status, identity in files
-            ]
+    def recall(self, file: bytes, status: os.stat_result, identity: Identity) -> int | None:
+        """As look_at, what is known without looking, UNKNOWN if nothing is."""
+        if is_reserved(file) and stat.S_ISREG(status.st_mode):
+            return self._lengths.get(identity, UNKNOWN)
+        return None
 
     def _learn(self, folder: int, seen: Seen, told: int, changed: bool) -> int | None:
         """The length, remembered unless the file has changed since it was seen."""

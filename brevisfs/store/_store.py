@@ -17,9 +17,18 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from brevisfs._native.folder import Files, files_in, files_named, mount_of, opens_at_once, reopen, status_of
+from brevisfs._native.folder import (
+    Files,
+    files_in,
+    files_named,
+    find_at_once,
+    is_at_once,
+    mount_of,
+    reopen,
+    status_of,
+)
 from brevisfs.store._errors import StoreNotFound
-from brevisfs.store._looks import FILE, KEPT, Heads, Identity, Seen, read_length
+from brevisfs.store._looks import FILE, KEPT, UNKNOWN, Heads, Identity, Seen, read_length
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, ranked, shown_as
 
 _TICK = 100_000_000
@@ -68,10 +77,18 @@ class Entry(NamedTuple):
     def is_folder(self) -> bool:
         return stat.S_ISDIR(self.status.st_mode)
 
+    def was_settled(self, begun: int) -> bool:
+        """Whether what changes after a look that began then, in ns, shows.
+
+        What changes again in the same tick of the clock need not.
+        """
+        return self.identity.ctime_ns < begun - _TICK
+
 
 class Store:
     """A backing folder. Its methods block; they may be called from several threads.
 
+    `is_at_once`: what the kernel has in memory of it can be asked for without waiting.
     Raises StoreNotFound if `path` is no folder. A method raises OSError as the system calls do.
     """
 
@@ -86,7 +103,7 @@ class Store:
         self._device = os.fstat(self.root).st_dev
         ((_, state),) = files_named(self.root, [b"."]).each()
         self._mount = mount_of(state)
-        self._opens_at_once = opens_at_once(self.root)
+        self.is_at_once = is_at_once(self.root)
         self._heads = Heads()
         self._surveys = _Surveys()
 
@@ -216,6 +233,27 @@ class Store:
             raise OSError(errno.ESTALE, "the file was replaced", entry.file)
         return file
 
+    def find_at_once(self, trail: Sequence[Step], name: bytes) -> Entry | None:
+        """As `find`, in the folder that a trail leads to, without waiting for a disk; None if that takes one.
+
+        It is not told whether the file is bare.
+        """
+        if not self.is_at_once or name == PRIVATE_FOLDER:
+            return None
+        files = candidates(name)
+        found = find_at_once(self.root, trail, files)
+        if found is None:
+            return None
+        file, status = files[found[0]], self._status(found[1])
+        if status is None:
+            return None
+        identity = Identity.of(status)
+        length = self._heads.recall(file, status, identity)
+        if length == UNKNOWN:
+            return None
+        entry = _entry(file, status, identity, length, bare=False)
+        return entry if entry.name == name else None
+
     def reopen(
         self, trail: Sequence[Step], name: bytes, kind: Kind, identity: Identity
     ) -> tuple[int, bytes] | None:
@@ -223,10 +261,8 @@ class Store:
 
         Waits for no disk. None if that takes one, or if not all is as it was found.
         """
-        if not self._opens_at_once:
-            return None
         files = candidates(name)
-        reopened = reopen(self.root, trail, files, identity)
+        reopened = reopen(self.root, trail, files, identity) if self.is_at_once else None
         if reopened is None:
             return None
         file, which = reopened
@@ -264,8 +300,8 @@ class _Survey(NamedTuple):
     found: list[tuple[Entry, list[Entry]]] | None
 
     def as_of(self, begun: int) -> "_Survey":
-        """What can be relied on: what changes again in the same tick of the clock does not show it."""
-        old = {file: e for file, e in self.entries.items() if e.status.st_ctime_ns < begun - _TICK}
+        """What can be relied on."""
+        old = {file: entry for file, entry in self.entries.items() if entry.was_settled(begun)}
         return self if len(old) == len(self.entries) else _Survey(self.files, old, None)
 
 

@@ -172,7 +172,10 @@ static void check_reopened(const brv_files *files)
         memcpy(exact, names, (size_t)length + 1);
         CHECK(!faccessat(folder, name, F_OK, AT_SYMLINK_NOFOLLOW) && faccessat(folder, missing, F_OK, 0), "%s", missing);
         size_t which = 9;
-        const int file = brv_reopen(top, exact, &above, 1, &known, 2, &which);
+        int file = -1;
+        /* Who mounts something elsewhere at that very moment can be in the way, but not always. */
+        for (int tries = 0; file < 0 && tries < 3; tries++)
+            file = brv_reopen(top, exact, &above, 1, &known, 2, &which);
         CHECK(file < 0 || (which == 1 && !fstat(file, &s) && S_ISREG(s.st_mode) && s.st_ino == state->inode), "%s", name);
         can = can || file >= 0;
         CHECK(file >= 0 || !can || !S_ISREG(state->mode), "%s is not opened", name);
@@ -185,7 +188,7 @@ static void check_reopened(const brv_files *files)
         CHECK(brv_reopen(top, exact, &above, 1, &known, 2, &which) < 0, "%s was other", name);
         free(exact);
     }
-    CHECK(can || !brv_opens_at_once(folder) || !can_open_cached(), "nothing is opened from memory");
+    CHECK(can || !brv_is_at_once(folder) || !can_open_cached(), "nothing is opened from memory");
     close(top);
 }
 

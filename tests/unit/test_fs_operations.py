@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import stat
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +14,6 @@ import pytest
 import trio
 from pyfuse3 import ROOT_INODE, FUSEError
 
-from brevisfs._native.folder import opens_at_once
 from brevisfs.archive import Reader
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
@@ -120,8 +121,8 @@ def test_a_known_file_is_opened_without_a_thread(root: Path, monkeypatch: pytest
     add_archive(root / "m.brv", [noise(90)])
 
     async def test(operations: Operations) -> None:
-        if not opens_at_once(operations.store.root):
-            pytest.skip("on a filesystem that is not asked to open from memory")
+        if not operations.store.is_at_once:
+            pytest.skip("on a filesystem that is not asked what it has in memory")
         plain, archive = await number(operations, b"raw"), await number(operations, b"m")
         kept = await operations.open(archive, os.O_RDONLY, None)
         await operations.release(kept.fh)
@@ -135,6 +136,52 @@ def test_a_known_file_is_opened_without_a_thread(root: Path, monkeypatch: pytest
         monkeypatch.setattr(operations.store, "reopen", lambda *_: None)
         for inode in (plain, archive):
             await operations.release((await operations.open(inode, os.O_RDONLY, None)).fh)
+
+    serving(root, test)
+
+
+def test_a_known_name_is_looked_up_without_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "d").mkdir()
+    (root / "d/raw").write_bytes(b"plain")
+    data = add_archive(root / "d/m.brv", [noise(90)])
+    os.setxattr(root / "d/raw", "user.x", b"y")
+    later = time.time_ns() + 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+
+    async def test(operations: Operations) -> None:
+        if not operations.store.is_at_once:
+            pytest.skip("on a filesystem that is not asked what it has in memory")
+        names = (b"raw", b"m")
+        before = [await number(operations, b"d", name) for name in names]
+        folder = await number(operations, b"d")
+        assert await refusal(operations.lookup(folder, b"missing", None)) == errno.ENOENT
+        monkeypatch.setattr(trio.to_thread, "run_sync", None)
+        assert [await number(operations, b"d", name) for name in names] == before
+        assert (await operations.lookup(folder, b"m", None)).st_size == len(data)
+        assert await refusal(operations.lookup(folder, b"missing", None)) == errno.ENOENT
+        assert await operations.listxattr(before[1], None) == []
+        monkeypatch.undo()
+        assert await operations.listxattr(before[0], None) == [b"user.x"]
+        # Seen though no second has passed: every change shows in a file's state.
+        os.setxattr(root / "d/m.brv", "user.z", b"1")
+        os.chmod(root / "d/raw", 0o400)
+        add_archive(root / "d/missing.brv", [noise(5)])
+        changed = await number(operations, b"d", b"m")
+        assert changed not in before
+        assert await operations.listxattr(changed, None) == [b"user.z"]
+        assert stat.S_IMODE((await operations.lookup(folder, b"raw", None)).st_mode) == 0o400
+        assert (await operations.lookup(folder, b"missing", None)).st_size == 5
+
+    serving(root, test)
+
+
+def test_what_has_just_changed_is_looked_up_by_a_thread(root: Path) -> None:
+    """It may change again without that showing in the times."""
+    (root / "raw").write_bytes(b"plain")
+
+    async def test(operations: Operations) -> None:
+        inode = await number(operations, b"raw")
+        assert operations.inodes[inode].looked is None
 
     serving(root, test)
 

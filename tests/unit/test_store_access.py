@@ -64,7 +64,7 @@ def known(store: Store, root: Path) -> tuple[list[Step], Entry]:
     trail = [step(root / "d")]
     with store.folder(trail) as folder:
         entry = store.find(folder, b"x")
-        if not native.opens_at_once(folder):
+        if not native.is_at_once(folder):
             pytest.skip("on a filesystem that is not asked to open from memory")
     assert reopens(store, trail, entry)
     return trail, entry
@@ -193,13 +193,45 @@ def test_a_replaced_file_is_stale(store: Store, root: Path) -> None:
     assert caught.value.errno == errno.ESTALE
 
 
-def test_what_was_never_found_is_not_opened_from_memory(store: Store, root: Path) -> None:
+def test_what_was_never_looked_for_is_not_in_memory(store: Store, root: Path) -> None:
     (root / "x").write_text("x")
     status = (root / "x").stat()
     # Nobody has asked for the names yet that would win.
     assert store.reopen([], b"x", Kind.RAW, Identity.of(status)) is None
+    assert store.find_at_once([], b"x") is None
+    assert store.find_at_once([], b"missing") is None
     entry = find(store, b"x")
-    assert reopens(store, [], entry) == native.opens_at_once(store.root)
+    assert reopens(store, [], entry) == store.is_at_once
+    assert (store.find_at_once([], b"x") is not None) == store.is_at_once
+
+
+def test_what_is_found_from_memory_is_what_is_there(store: Store, root: Path) -> None:
+    add_archive(root / "a.brv", [noise(10)])
+    add_archive(root / "damaged.brv", [noise(5)])
+    flip(root / "damaged.brv", 40)
+    for file in ("b.brv", "c.brv", "c.brv+", ".brevisfs.brv", "x.brv.brv", ".brv"):
+        (root / file).write_bytes((root / "a.brv").read_bytes())
+    (root / "b").write_text("raw")
+    (root / "text.brv").write_text("no archive")
+    (root / "folder.brv").mkdir()
+    (root / "link").symlink_to("b")
+    os.mkfifo(root / "pipe")
+    names = [name.encode() for name in ("a", "b", "c", "x.brv", "damaged", "folder.brv", "link", "pipe")]
+    names += [b"text.brv", b"c.brv", b"text", b"missing", b".brevisfs"]
+    found: dict[bytes, Entry | None] = {}
+    for name in names:
+        try:
+            found[name] = find(store, name)._replace(bare=False)
+        except FileNotFoundError:
+            found[name] = None
+    for name in names if store.is_at_once else []:
+        try:
+            entry = store.find_at_once([], name)
+        except FileNotFoundError:
+            assert found[name] is None
+        else:
+            # What is no archive, or not shown under the name of its file, a thread looks at.
+            assert entry == found[name] or (entry is None and name in (b"text.brv", b"c.brv", b".brevisfs"))
 
 
 @pytest.mark.parametrize("file", ["d/x.brv+", "d/x"])
@@ -265,7 +297,16 @@ def test_what_has_changed_is_not_opened_from_memory(
     before = os.listdir("/proc/self/fd")
     change(root / "d/x.brv")
     assert not reopens(store, *known)
+    found = _find_known(store, known)
+    assert found is None or found.identity != known[1].identity
     assert os.listdir("/proc/self/fd") == before
+
+
+def _find_known(store: Store, known: tuple[list[Step], Entry]) -> Entry | None:
+    try:
+        return store.find_at_once(known[0], known[1].name)
+    except FileNotFoundError:
+        return None
 
 
 def test_nor_what_another_folder_has(store: Store, root: Path, known: tuple[list[Step], Entry]) -> None:
@@ -274,12 +315,15 @@ def test_nor_what_another_folder_has(store: Store, root: Path, known: tuple[list
     assert not reopens(store, *known)
     (root / "d").symlink_to("e")
     assert not reopens(store, *known)
+    assert store.find_at_once(known[0], b"x") is None
+    assert store.find_at_once(known[0], b"missing") is None
     (root / "d").unlink()
     (root / "d").mkdir()
     (root / "d/x.brv").hardlink_to(root / "e/x.brv")
     with store.folder([step(root / "d")]) as folder:
         entry = store.find(folder, b"x")
     assert not reopens(store, known[0], entry)
+    assert store.find_at_once(known[0], b"x") is None
     assert reopens(store, [step(root / "d")], entry)
     assert os.listdir("/proc/self/fd") == before
 
@@ -294,8 +338,13 @@ def test_a_kernel_that_cannot_open_from_memory(
         _refuse_openat2(number)
         return reopens(store, *known)
 
-    with ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(refused).result()
+    def refused_to_find() -> bool:
+        _refuse_openat2(number)
+        return store.find_at_once(known[0], b"x") is None and store.find_at_once([], b"missing") is None
+
+    for use, works in ((refused, False), (refused_to_find, True)):
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(use).result() == works
     assert reopens(store, *known)
 
 
