@@ -32,6 +32,8 @@ from brevisfs.store._looks import FILE, KEPT, UNKNOWN, Heads, Identity, Seen, re
 from brevisfs.store._names import PRIVATE_FOLDER, candidates, ranked, shown_as
 
 _TICK = 100_000_000
+# Folders on a way that does not take long, 2 µs each.
+_NEAR = 16
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -238,10 +240,9 @@ class Store:
 
         It is not told whether the file is bare.
         """
-        if not self.is_at_once or name == PRIVATE_FOLDER:
-            return None
         files = candidates(name)
-        found = find_at_once(self.root, trail, files)
+        near = self.is_at_once and len(trail) <= _NEAR and name != PRIVATE_FOLDER
+        found = find_at_once(self.root, trail, files) if near else None
         if found is None:
             return None
         file, status = files[found[0]], self._status(found[1])
@@ -262,7 +263,8 @@ class Store:
         Waits for no disk. None if that takes one, or if not all is as it was found.
         """
         files = candidates(name)
-        reopened = reopen(self.root, trail, files, identity) if self.is_at_once else None
+        near = self.is_at_once and len(trail) <= _NEAR
+        reopened = reopen(self.root, trail, files, identity) if near else None
         if reopened is None:
             return None
         file, which = reopened

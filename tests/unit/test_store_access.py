@@ -234,6 +234,21 @@ def test_what_is_found_from_memory_is_what_is_there(store: Store, root: Path) ->
             assert entry == found[name] or (entry is None and name in (b"text.brv", b"c.brv", b".brevisfs"))
 
 
+def test_a_long_way_down_is_not_asked_from_memory(store: Store, root: Path) -> None:
+    trail: list[Step] = []
+    at = root
+    for depth in range(18):
+        (at / "x").write_text("x")
+        with store.folder(trail) as folder:
+            entry = store.find(folder, b"x")
+        near = store.is_at_once and depth <= 16
+        assert reopens(store, trail, entry) == near
+        assert (store.find_at_once(trail, b"x") is not None) == near
+        at = at / "d"
+        at.mkdir()
+        trail.append(step(at))
+
+
 @pytest.mark.parametrize("file", ["d/x.brv+", "d/x"])
 def test_another_file_may_have_won(
     store: Store, root: Path, known: tuple[list[Step], Entry], file: str
