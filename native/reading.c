@@ -370,11 +370,13 @@ static void leave(reading *r)
 static void foresee(reading *r)
 {
     if (!r->ahead || r->next || r->helpers > 1) return; /* who helped first has done it */
-    pthread_mutex_unlock(&r->file->front->lock);
     const brv_part *first = &r->steps[0].part, *last = &r->steps[r->n - 1].part;
     const uint64_t from = stored_at(first->section, first->lo), to = stored_at(last->section, last->hi);
     /* No bytes would be all that follow. */
-    if (to > from) posix_fadvise(r->file->fd, (off_t)(from + FORESEEN), (off_t)(to - from), POSIX_FADV_WILLNEED);
+    if (to <= from) return;
+    /* Meanwhile others may decode it all, and its programs go. */
+    pthread_mutex_unlock(&r->file->front->lock);
+    posix_fadvise(r->file->fd, (off_t)(from + FORESEEN), (off_t)(to - from), POSIX_FADV_WILLNEED);
     pthread_mutex_lock(&r->file->front->lock);
 }
 
