@@ -26,7 +26,8 @@ enum { BARE = 1 << 14 };
 
 enum extent_state { DECODING, READY, FAILED };
 
-/* [begin, begin + size) of a file, decoded: a block, or a part of one that is larger than LARGEST_EXTENT. Its memory,
+/* [begin, begin + size) of a file, decoded: a block, a part of one that is larger than LARGEST_EXTENT, or, if it was decoded
+ * ahead, a run of blocks (reading.c). No byte is in two. Its memory,
  * `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `asked` tells which of
  * 64 bytes that stand for all have been asked for; `ahead`: none has, and it was decoded at the time `born` because they
  * soon would be. */

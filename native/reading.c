@@ -12,6 +12,9 @@
  * begin at a page. And what is decoded ahead in one piece. */
 enum { MOST_AHEAD = 4 << 20, ONE_READ = REQUEST + 4096, AHEAD_BYTES = 512 << 10 };
 
+/* What is decoded ahead is kept in runs of so many bytes of small blocks. */
+enum { RUN_BYTES = 256 << 10 };
+
 /* How far behind what is decoded ahead the kernel is to read ahead, in stored bytes. */
 enum { FORESEEN = 8 << 20 };
 
@@ -120,17 +123,54 @@ typedef struct {
     uint64_t start, begin, end, lo, hi;
 } piece;
 
-/* The first piece of [at, stop), in section *s; moves that. */
-static piece next_piece(const brv_file *file, size_t *s, uint64_t at, uint64_t stop)
+/* Bytes [begin, end) of a section, in blocks of so many bytes. */
+typedef struct {
+    uint64_t block, begin, end;
+} run;
+
+/* The run that byte `at` is in, of a section of `total` bytes. */
+static run run_of(const brv_entry *e, uint64_t at, uint64_t total)
+{
+    const uint64_t block = (uint64_t)e->block / 8 * e->bits, size = block < RUN_BYTES ? RUN_BYTES / block * block : block;
+    const uint64_t begin = at / size * size;
+    return (run){block, begin, begin + size < total ? begin + size : total};
+}
+
+/* Whether no block of a run is an extent. */
+static bool is_free(const brv_file *file, const piece *p, const run *r)
+{
+    if (r->block < SMALLEST_EXTENT) return true;
+    for (uint64_t at = r->begin; at < r->end; at += r->block)
+        if (extent_find(file->front, file, p->start + at)) return false;
+    return true;
+}
+
+/* The extent that a piece begins in, if there is one: its run's or its block's. Else it is the piece of an extent that there
+ * can be: ahead, all of the run that it is the beginning of, or its block, or a part of that. */
+static extent *place_piece(const brv_file *file, piece *p, const run *r, bool ahead)
+{
+    extent *x = extent_find(file->front, file, p->start + r->begin);
+    if (x && x->size > p->lo - r->begin) {
+        p->begin = r->begin;
+        p->end = r->begin + x->size;
+        return x;
+    }
+    const uint64_t first = p->lo / r->block * r->block, last = first + r->block < r->end ? first + r->block : r->end;
+    p->begin = p->lo - (p->lo - first) % LARGEST_EXTENT;
+    p->end = p->begin + LARGEST_EXTENT < last ? p->begin + LARGEST_EXTENT : last;
+    if (p->begin != r->begin) return extent_find(file->front, file, p->start + p->begin);
+    if (ahead && r->block < RUN_BYTES && is_free(file, p, r)) p->end = r->end;
+    return NULL;
+}
+
+/* The first piece of [at, stop), in section *s, and the extent that it is in, if that is there; moves *s. */
+static piece next_piece(const brv_file *file, size_t *s, uint64_t at, uint64_t stop, bool ahead, extent **x)
 {
     const brv_entry *e = &file->index.sections[*s];
-    piece p = {.section = *s, .start = e->offset};
+    piece p = {.section = *s, .start = e->offset, .lo = at - e->offset};
     const uint64_t total = (*s + 1 < file->index.n ? e[1].offset : file->index.size) - p.start;
-    const uint64_t block = (uint64_t)e->block / 8 * e->bits;
-    p.lo = at - p.start;
-    const uint64_t first = p.lo / block * block, last = first + block < total ? first + block : total;
-    p.begin = p.lo - (p.lo - first) % LARGEST_EXTENT;
-    p.end = p.begin + LARGEST_EXTENT < last ? p.begin + LARGEST_EXTENT : last;
+    const run r = run_of(e, p.lo, total);
+    *x = place_piece(file, &p, &r, ahead);
     p.hi = p.end < stop - p.start ? p.end : stop - p.start;
     *s += p.hi == total;
     return p;
@@ -169,11 +209,10 @@ static step *plan_extent(reading *r, const piece *p, extent *x, bool mine)
     return s;
 }
 
-/* False if it cannot be decoded: its section is not prepared, or the programs in use take much memory. */
-static bool plan_piece(reading *r, const piece *p, uint8_t *out)
+/* Plans a piece, which is of an extent that is there or of none. False if it cannot be decoded: its section is not prepared, or the programs in use take much memory. */
+static bool plan_piece(reading *r, const piece *p, extent *x, uint8_t *out)
 {
     brv_front *f = r->file->front;
-    extent *x = extent_find(f, r->file, p->start + p->begin);
     const bool present = x, keep = p->end - p->begin >= SMALLEST_EXTENT && (r->ahead || p->hi - p->lo < p->end - p->begin);
     if (r->ahead && (present || !keep)) return true;
     if (!present && (!r->file->prepared[p->section] || r->programs > PROGRAMS_AT_ONCE)) return false;
@@ -200,8 +239,9 @@ int reading_plan(reading *r, brv_file *file, uint64_t *at, uint64_t end, uint8_t
     r->status = (brv_status){.node = -1};
     const uint64_t begin = *at;
     for (size_t s = section_at(file, *at); *at < end && r->n < STEPS;) {
-        const piece p = next_piece(file, &s, *at, end);
-        if (!plan_piece(r, &p, out)) {
+        extent *x;
+        const piece p = next_piece(file, &s, *at, end, r->ahead, &x);
+        if (!plan_piece(r, &p, x, out)) {
             if (*at > begin) break;
             r->status = (brv_status){.code = BRV_UNPREPARED, .node = -1, .block = p.section, .what = "not prepared"};
             return BRV_UNPREPARED;
@@ -230,8 +270,8 @@ bool range_is_quick(const brv_file *file, uint64_t at, uint64_t end)
     uint64_t more = 0;
     unsigned pieces = 0;
     for (size_t s = section_at(file, at); at < end; pieces++) {
-        const piece p = next_piece(file, &s, at, end);
-        const extent *x = extent_find(file->front, file, p.start + p.begin);
+        extent *x;
+        const piece p = next_piece(file, &s, at, end, false, &x);
         if (x ? x->state != READY : !file->prepared[p.section]) return false;
         if (!x) more += p.end - p.begin;
         at += p.hi - p.lo;

@@ -155,12 +155,13 @@ def look_up(
         raise ValueError("nothing to synthesise: the tensor has no bytes")
     bits = word_bits(dtype, source.nbytes)
     count = 8 * source.nbytes // bits
-    part = Part(source, bits, count, block_words(bits, count, block))
+    settings = SETTINGS[profile]
+    part = Part(source, bits, count, block_words(bits, count, settings.block, block))
     root = Hole(
         part,
         0,
         dtype or "bytes",
-        SETTINGS[profile],
+        settings,
         floating=dtype in _FLOATING,
         shape=tuple(shape),
         fixed=block is not None,

@@ -90,7 +90,7 @@ def _records(hole: Hole, part: Part) -> Iterator[Move]:
     size, bits = _columns.record(part, hole.shape)
     if 1 < size <= WIDEST_RECORD:
         count = part.count // size
-        block = block_words(8 * size, count, part.block if hole.fixed else None)
+        block = block_words(8 * size, count, hole.settings.block, part.block if hole.fixed else None)
         wide = Part(part.source, 8 * size, count, block)
         record = Hole(wide, 0, f"u{8 * size}", hole.settings, greedy=True)
         yield Move("record", (record,), _alone, nodes=0, size=0.0, part=wide)
@@ -108,7 +108,7 @@ def _bytes(hole: Hole, part: Part) -> Iterator[Move]:
     apart = float(_features.plane_bits(words, part.bits).mean())
     if 0 < together < min(ALIKE * apart, NOISE):
         count = part.count * part.bits // 8
-        block = block_words(8, count, part.block if hole.fixed else None)
+        block = block_words(8, count, hole.settings.block, part.block if hole.fixed else None)
         narrow = Part(part.source, 8, count, block)
         yield Move("bytes", (Hole(narrow, 0, "u8", hole.settings, greedy=True),), _alone, 0, 0.0, narrow)
 

@@ -24,14 +24,12 @@ PASS_WORDS = 1 << 19
 """Words held at a time in a pass over all of a stream: a multiple of what any chunk has."""
 
 
-BLOCK_BYTES = 1 << 17
-BLOCK_WORDS = 1 << 16
-"""A block has this many words, or more if its words are so narrow that it would not have BLOCK_BYTES."""
+def block_words(bits: int, count: int, usual: int, most: int | None = None) -> int:
+    """Words a block: `most` where given, fewer where there are fewer words.
 
-
-def block_words(bits: int, count: int, most: int | None = None) -> int:
-    """Words a block: `most` where given, fewer where there are fewer words."""
-    most = most or max(BLOCK_WORDS, 8 * BLOCK_BYTES // bits // 64 * 64)
+    As a rule `usual`, or as many as make up two bytes for each of them.
+    """
+    most = most or max(usual, 16 * usual // bits // 64 * 64)
     return min(most, -(-count // 64) * 64, 1 << 20)
 
 

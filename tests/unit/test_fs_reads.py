@@ -22,6 +22,7 @@ from tests.archives import assemble, encoded, opened
 from tests.stores import noise, raw_archive
 
 BLOCK = 128 * 1024
+RUN = 2 * BLOCK
 MEGABYTE = 1 << 20
 
 
@@ -310,12 +311,30 @@ def test_what_a_reader_needs_next_is_decoded_ahead_once_and_then_let_go() -> Non
         backing = await s.open(archive)
         for begin in range(0, len(data), REQUEST):
             assert await s.read(backing, begin, REQUEST) == data[begin : begin + REQUEST]
-        blocks = len(data) // BLOCK
-        assert s.count("ahead") > blocks * 3 // 4
-        assert s.count("ahead") + s.count("decoded") <= blocks + 8
+        runs = len(data) // RUN
+        assert s.count("ahead") > runs * 3 // 4
+        assert s.count("ahead") + s.count("decoded") <= runs + 16
         assert s.count("cached_bytes") <= 12 << 20
 
     run(test, 8 * SMALLEST_BUDGET)
+
+
+@pytest.mark.parametrize("block", [64, 4096, 8192 + 64, BLOCK, 3 * BLOCK])
+def test_reading_ahead_meets_blocks_that_are_there(block: int) -> None:
+    data = noise(6 << 20)
+    archive = archive_of(data[:777], data[777:], block=block)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        order = random.Random(block)
+        for _ in range(8):
+            begin = order.randrange(len(data) - 5000)
+            assert await s.read(backing, begin, 5000) == data[begin : begin + 5000]
+        for begin in range(0, len(data), 100_000):
+            assert await s.read(backing, begin, 100_000) == data[begin : begin + 100_000]
+        assert s.count("ahead") > 0
+
+    run(test)
 
 
 def test_readers_side_by_side_are_each_read_ahead_for() -> None:
@@ -328,7 +347,7 @@ def test_readers_side_by_side_are_each_read_ahead_for() -> None:
             for reader in range(4):
                 begin = reader * (12 << 20) + step * REQUEST
                 assert await s.read(backing, begin, REQUEST) == data[begin : begin + REQUEST]
-        assert s.count("ahead") > len(data) // BLOCK // 2
+        assert s.count("ahead") > len(data) // RUN // 2
 
     run(test, 8 * SMALLEST_BUDGET)
 

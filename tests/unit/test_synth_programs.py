@@ -181,7 +181,8 @@ def test_a_fourier_basis_whose_words_come_again_in_reverse_order_is_zstd(profile
     plan = planned(data, "F32", (258, 1, 256), profile)
     assert "zstd" in to_text(plan.node)
     assert restored(plan, data) == data
-    assert stored_size(plan, data) < 0.35 * len(data)
+    # Of blocks that are half as large, less comes again.
+    assert stored_size(plan, data) < (0.5 if profile is Profile.FAST else 0.35) * len(data)
 
 
 def test_bytes_of_records_are_taken_as_wider_words() -> None:

@@ -24,7 +24,7 @@ EXHAUSTIVE = Strategy(10_000, guided=False)
 
 def hole(words: np.ndarray, floating: bool = False, shape: tuple[int, ...] = (), block: int = 1024) -> Hole:
     bits = 8 * words.itemsize
-    part = Part(Memory(words.tobytes()), bits, len(words), block_words(bits, len(words), block))
+    part = Part(Memory(words.tobytes()), bits, len(words), block_words(bits, len(words), 1 << 16, block))
     return Hole(part, 0, f"U{bits}", SETTINGS[Profile.BALANCED], floating=floating, shape=shape)
 
 
