@@ -2,7 +2,8 @@
 # Checks of the C code that need more than the extension module; docs/design/native-checks.md describes them.
 #
 #   native_checks.sh sanitize CASES    vectors under AddressSanitizer and UndefinedBehaviorSanitizer, each instruction set;
-#                                      plan, read, folder and front, too; front also under ThreadSanitizer
+#                                      plan, read, folder, front and programs, too; the last two also under
+#                                      ThreadSanitizer
 #   native_checks.sh aarch64 CASES     all built for aarch64, under qemu, and on an x86 without AVX; planning must
 #                                      answer as it does here
 #   native_checks.sh fuzz SECONDS      each fuzzer of native/fuzz for that long, from the corpus and random cases
@@ -57,7 +58,7 @@ sanitize() {
     vectors "$1"
     # shellcheck disable=SC2086  # lists of words, here and below
     objects sanitized cc $flags $sanitizers
-    for check in vectors plan read folder front; do
+    for check in vectors plan read folder front programs; do
         # shellcheck disable=SC2086
         cc $flags $sanitizers -o "$build/$check-sanitized" "native/tests/$check.c" "$build"/sanitized/*.o -lzstd -lm
     done
@@ -66,11 +67,14 @@ sanitize() {
     "$build/read-sanitized"
     "$build/folder-sanitized"
     "$build/front-sanitized" "$((10 * $1))"
+    "$build/programs-sanitized" "$1"
     # shellcheck disable=SC2086
     objects threads cc $flags -fsanitize=thread
-    # shellcheck disable=SC2086
-    cc $flags -fsanitize=thread -o "$build/front-threads" native/tests/front.c "$build"/threads/*.o -lzstd -lm
-    "$build/front-threads" "$1"
+    for check in front programs; do
+        # shellcheck disable=SC2086
+        cc $flags -fsanitize=thread -o "$build/$check-threads" "native/tests/$check.c" "$build"/threads/*.o -lzstd -lm
+        "$build/$check-threads" "$1"
+    done
 }
 
 # zstd for another architecture: built from the sources that the zstandard package brings
