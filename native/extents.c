@@ -1,7 +1,8 @@
 /* Decoded extents: found by file and offset, least recently used, within a limit of bytes.
  *
  * Memory is used again before more is taken, and cut from huge pages, because fresh small pages cost as much as decoding
- * into them. */
+ * into them. Fresh huge ones cost as much where the host of a virtual machine has to find them first: so a thread has
+ * some in reserve. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
@@ -23,6 +24,11 @@ typedef struct slab {
     extent extents[];
 } slab;
 
+/* Memory of a slab that is touched and not used yet; it lies in its own first bytes. */
+typedef struct unused {
+    struct unused *next;
+} unused;
+
 bool extents_begin(brv_front *f, size_t limit)
 {
     size_t buckets = 1024;
@@ -33,8 +39,18 @@ bool extents_begin(brv_front *f, size_t limit)
     return f->buckets;
 }
 
+static uint8_t *take_from_reserve(brv_front *f)
+{
+    unused *first = f->reserve;
+    if (!first) return NULL;
+    f->reserve = first->next;
+    f->reserved -= SLAB;
+    return (uint8_t *)first;
+}
+
 void extents_end(brv_front *f)
 {
+    for (uint8_t *base; (base = take_from_reserve(f));) munmap(base, SLAB);
     while (f->slabs) {
         slab *s = f->slabs;
         f->slabs = s->next;
@@ -116,6 +132,12 @@ static void release(brv_front *f, extent *x)
 /* Gives memory that is spare to the system; false if there is none. */
 static bool cool(brv_front *f)
 {
+    uint8_t *base = take_from_reserve(f);
+    if (base) {
+        munmap(base, SLAB);
+        f->held -= SLAB;
+        return true;
+    }
     for (unsigned c = 0; c < EXTENT_CLASSES; c++) {
         extent *x = f->spare[c];
         if (!x) continue;
@@ -161,18 +183,46 @@ static uint8_t *huge_page(void)
     return base + before;
 }
 
+/* Whether there is as much in reserve as is in use, or an eighth of the limit, or no room for more. */
+static bool reserve_is_full(const brv_front *f)
+{
+    const size_t used = f->held - f->reserved, eighth = f->limit / 8;
+    return f->reserved + SLAB > (used < eighth ? used : eighth) || f->held + SLAB > most(f);
+}
+
+void extents_fill_reserve(brv_front *f)
+{
+    while (!f->ending && !reserve_is_full(f)) {
+        f->held += SLAB;
+        f->reserved += SLAB;
+        pthread_mutex_unlock(&f->lock);
+        uint8_t *base = huge_page();
+        for (size_t i = 0; base && i < SLAB; i += PAGE) base[i] = 0;
+        pthread_mutex_lock(&f->lock);
+        if (!base) {
+            f->held -= SLAB;
+            f->reserved -= SLAB;
+            return;
+        }
+        unused *last = (unused *)base;
+        last->next = f->reserve;
+        f->reserve = last;
+        extents_shrink(f); /* the limit can have changed */
+    }
+}
+
 /* More memory for a class; all of it is spare. */
 static bool grow(brv_front *f, unsigned class)
 {
     const size_t n = SLAB / memory_of(class);
     slab *s = calloc(1, sizeof *s + n * sizeof *s->extents);
-    if (!s || !(s->base = huge_page())) {
+    if (s && !(s->base = take_from_reserve(f)) && (s->base = huge_page())) f->held += SLAB;
+    if (!s || !s->base) {
         free(s);
         return false;
     }
     s->next = f->slabs;
     f->slabs = s;
-    f->held += SLAB;
     for (size_t i = n; i-- > 0;) {
         s->extents[i].class = (uint8_t)class;
         s->extents[i].base = s->base + i * memory_of(class);
@@ -188,7 +238,7 @@ static extent *take(brv_front *f, uint32_t size)
     while (most_in(class) < size) class++;
     while (!f->spare[class]) {
         extent *x = f->cold[class];
-        const size_t more = x ? memory_of(class) : SLAB;
+        const size_t more = x ? memory_of(class) : f->reserve ? 0 : SLAB;
         if (f->held + more > most(f)) {
             if (!cool(f) && !evict(f)) return NULL;
         } else if (x) {
@@ -212,6 +262,8 @@ extent *extent_add(brv_file *file, uint64_t begin, uint32_t size, bool ahead)
         file->extents--;
         return NULL;
     }
+    /* What is decoded ahead soon uses its own memory again. */
+    if (!ahead && !reserve_is_full(f)) line_wake(&f->filler);
     *x = (extent){.file = file, .begin = begin, .born = f->now, .size = size, .state = DECODING, .class = x->class,
                   .base = x->base, .bytes = x->base + (x->class >= ALIGNED ? begin % PAGE : 0)};
     extent **at = bucket(f, file, begin);

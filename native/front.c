@@ -471,6 +471,20 @@ static void *work(void *of)
     return NULL;
 }
 
+static void *have_reserve(void *of)
+{
+    worker *w = of;
+    brv_front *f = w->front;
+    be_scheduled_for(WORKER_NS);
+    pthread_mutex_lock(&f->lock);
+    while (!f->ending) {
+        line_wait(&f->filler, &f->lock);
+        extents_fill_reserve(f);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
 static void worker_end(worker *w)
 {
     brv_scratch_free(w->scratch);
@@ -572,13 +586,13 @@ brv_front *brv_front_new(unsigned threads, size_t limit, const char *cpu)
     f->loop = -1;
     f->passing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
     f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    f->workers = calloc(threads + 1, sizeof *f->workers);
+    f->workers = calloc(threads + 2, sizeof *f->workers);
     bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers;
     sigset_t all, before; /* signals are for the other threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (good && f->n <= threads) {
-        good = worker_begin(f, &f->workers[f->n], f->n ? work : receive_all);
+    while (good && f->n < threads + 2) {
+        good = worker_begin(f, &f->workers[f->n], !f->n ? receive_all : f->n == 1 ? have_reserve : work);
         f->n += good;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -600,6 +614,7 @@ void brv_front_end(brv_front *f)
     notify(f->waking);
     line_wake_all(&f->idle);
     line_wake_all(&f->turn);
+    line_wake_all(&f->filler);
     pthread_mutex_unlock(&f->lock);
     for (; f->n; f->n--) {
         worker *w = &f->workers[f->n - 1];

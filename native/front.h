@@ -121,6 +121,7 @@ struct brv_front {
     line idle; /* threads without work */
     line done; /* those that wait for another's decode, or for readings to end */
     line turn; /* the thread that receives, while the event loop does */
+    line filler; /* the thread that has memory in reserve */
     brv_counters counters;
     const char *cpu; /* what decodes: see brv_cpu */
     bool ending;
@@ -133,6 +134,8 @@ struct brv_front {
     extent *spare[EXTENT_CLASSES], *cold[EXTENT_CLASSES]; /* free ones, with and without memory */
     struct slab *slabs;
     aged used, ahead;
+    struct unused *reserve;
+    size_t reserved; /* bytes of `held` that are in reserve, or about to be */
 
     /* programs.c */
     size_t programs; /* bytes of memory that they have */
@@ -154,7 +157,7 @@ struct brv_front {
     bool looping;             /* the event loop receives, not the thread */
     int device, loop, passing, waking; /* descriptors: the last three an epoll's and two eventfds */
     unsigned n;
-    struct worker *workers; /* n threads; the first one receives */
+    struct worker *workers; /* n threads; the first one receives, the second has memory in reserve */
 };
 
 /* ---- extents.c: all with the lock held ----------------------------------------------------- */
@@ -172,6 +175,8 @@ void extent_decoded(brv_front *f, extent *x, enum extent_state state);
 void extent_unpin(brv_front *f, extent *x);
 /* Lets go of what takes the extents over their limit, as far as it is not in use. */
 void extents_shrink(brv_front *f);
+/* Touches memory that may be needed before long; gives the lock up meanwhile. */
+void extents_fill_reserve(brv_front *f);
 /* Whether so many bytes more may be decoded ahead. What was decoded ahead long ago and never asked for makes room. */
 bool extents_room_ahead(brv_front *f, size_t bytes);
 

@@ -303,6 +303,25 @@ def _huge() -> int:
     return huge
 
 
+def test_reads_here_and_there_find_memory_in_reserve() -> None:
+    data = noise(24 << 20)
+    archive = archive_of(data)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        blocks = iter(range(0, len(data), BLOCK))
+        while s.count("cached_bytes") - s.count("decoded") * BLOCK < 5 * MEGABYTE:
+            await s.read(backing, next(blocks), 1)
+        for begin in blocks:
+            await s.read(backing, begin, 1)
+        assert s.count("cached_bytes") >= len(data)
+        s.reads.front.limit(0)
+        while s.count("cached_bytes") > MEGABYTE:
+            await trio.lowlevel.checkpoint()
+
+    run(test, 64 * MEGABYTE)
+
+
 def test_what_a_reader_needs_next_is_decoded_ahead_once_and_then_let_go() -> None:
     data = noise(32 << 20)
     archive = archive_of(data[:5000], data[5000:])
