@@ -37,9 +37,8 @@ class Inode:
 
     `lock` is held, of a file, while its backing file is exchanged, its metadata changed or a handle opened;
     of a folder, while names in it are changed; `is_changing` says that an exchange or a change of names is
-    under way, which nobody must see half done. In the state `looked` it was seen whether the file is `bare`,
-    see Entry. `version` of a folder grows with every change of what looking
-    up a name in it finds.
+    under way, which nobody must see half done. `version` of a folder grows with every change of what looking
+    up a name in it finds. In the state `looked` it was seen whether the file is `bare`, see Entry.
     """
 
     number: int

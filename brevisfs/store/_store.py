@@ -88,9 +88,9 @@ class Entry(NamedTuple):
 
 
 class Store:
-    """A backing folder. Its methods block; they may be called from several threads.
+    """A backing folder. Its methods block, but for `find_at_once` and `reopen`; any thread may call them.
 
-    `is_at_once`: what the kernel has in memory of it can be asked for without waiting.
+    These two know nothing unless it `is_at_once`: what is in memory of it can be asked for without waiting.
     Raises StoreNotFound if `path` is no folder. A method raises OSError as the system calls do.
     """
 
