@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from brevisfs._native._brevis import ffi, lib
 
-_STATUS, _MOUNT = struct.Struct("=qQQ7q3d5qQ"), struct.Struct("=Q")
-_STATE = _STATUS.size + _MOUNT.size
+_STATUS = struct.Struct("=qQQ7q3d5qQ8x")
+_MOUNT = struct.Struct(f"={_STATUS.size - 8}xQ")
+_STATE = struct.Struct(f"{_STATUS.size}s")
 _LOOK = struct.Struct("=q??6x")
 
 
@@ -22,8 +24,8 @@ class Files(NamedTuple):
     states: bytes
 
     def each(self) -> Iterator[tuple[bytes, bytes]]:
-        """Each name with its state, see `status_of`."""
-        states = (self.states[at : at + _STATE] for at in range(0, len(self.states), _STATE))
+        """Each name with its state, see `statuses`."""
+        states = chain.from_iterable(_STATE.iter_unpack(self.states))
         return zip(self.names.split(b"\0"), states, strict=False)
 
 
@@ -41,14 +43,14 @@ def files_named(folder: int, names: Sequence[bytes]) -> Files:
     return _found(lambda files: lib.brv_files_named(folder, _joined(names), len(names), files))
 
 
-def status_of(state: bytes) -> os.stat_result:
-    """What lstat says of a file."""
-    return os.stat_result(_STATUS.unpack_from(state))
+def statuses(states: Iterable[bytes]) -> list[os.stat_result]:
+    """What lstat says of each file."""
+    return list(map(os.stat_result, _STATUS.iter_unpack(b"".join(states))))
 
 
 def mount_of(state: bytes) -> int | None:
     """The mount that a file is on, None if that cannot be told."""
-    mount: int = _MOUNT.unpack_from(state, _STATUS.size)[0]
+    mount: int = _MOUNT.unpack(state)[0]
     return mount or None
 
 
@@ -126,6 +128,6 @@ def _found(find: Callable[[Any], int]) -> Files:
         if error:
             at = names.split(b"\0")[-2] if names.count(b"\0") > files.n else None
             raise OSError(error, os.strerror(error), at)
-        return Files(names, bytes(ffi.buffer(files.states, files.n * _STATE)) if files.n else b"")
+        return Files(names, bytes(ffi.buffer(files.states, files.n * _STATE.size)) if files.n else b"")
     finally:
         lib.brv_files_free(files)

@@ -5,7 +5,7 @@ import math
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -308,7 +308,7 @@ class Recompression:
                 log.warning("a folder could not be searched: %s", os.strerror(error.errno or 0))
         await trio.to_thread.run_sync(catalog.forget, gone)
 
-    async def _settle(self, trail: list[Step], winner: Entry, losers: list[Entry]) -> None:
+    async def _settle(self, trail: list[Step], winner: Entry, losers: Sequence[Entry]) -> None:
         """Leaves a name with one file."""
         operations = self._operations
         with self._folder(trail) as folder:
@@ -323,13 +323,13 @@ class Recompression:
                 if inode is not None and inode is operations.inodes.at(folder, winner.name):
                     operations.inodes.refresh(inode, status)
 
-    def _settle_on_disk(self, trail: list[Step], name: bytes, equal: list[Entry]) -> os.stat_result:
+    def _settle_on_disk(self, trail: list[Step], name: bytes, equal: Sequence[Entry]) -> os.stat_result:
         session, store = self._operations.writing, self._operations.store
         with store.folder(trail) as folder, session.unnoticed(folder):
             settle(session.changes, folder, name, equal)
             return store.find(folder, name).status
 
-    async def _add_models(self, trail: list[Step], found: list[tuple[Entry, list[Entry]]]) -> None:
+    async def _add_models(self, trail: list[Step], found: Sequence[tuple[Entry, Sequence[Entry]]]) -> None:
         """Queues the raw files of a folder that look like models."""
         operations = self._operations
         names = [entry.name for entry, _ in found if entry.kind is Kind.RAW and not entry.is_folder]

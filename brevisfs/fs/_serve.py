@@ -36,6 +36,8 @@ from brevisfs.store import (
 
 log = logging.getLogger("brevisfs.fs")
 
+# New objects until the garbage collector looks at them. A listing makes several of each file, and keeps them.
+_NEW_OBJECTS = 20_000
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -73,6 +75,7 @@ def serve(store: Path, mountpoint: Path, options: MountOptions, answering: Calla
         os.umask(0)
         # What there is now stays to the end: no collection need look at it again.
         gc.freeze()
+        gc.set_threshold(_NEW_OBJECTS)
         trio.run(_serve, backing, writable, real, options, answering)
 
 

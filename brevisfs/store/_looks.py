@@ -4,7 +4,9 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress, count
+from operator import attrgetter
 from typing import NamedTuple
 
 from brevisfs._native import folder as native
@@ -31,17 +33,27 @@ class Identity(NamedTuple):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
+_TELLS_APART = attrgetter("st_dev", "st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")
 UNKNOWN = -1
 """In place of a length."""
 
 
 class Seen(NamedTuple):
-    """A file of a folder as it was just now; `state` is what _native.folder has."""
+    """Files of a folder as they were just now, column by column; `states` are what _native.folder has."""
 
-    file: bytes
-    state: bytes
-    status: os.stat_result
-    identity: Identity
+    files: Sequence[bytes]
+    states: Sequence[bytes]
+    statuses: Sequence[os.stat_result]
+    identities: Sequence[Identity]
+
+    @classmethod
+    def of(cls, files: Iterable[tuple[bytes, bytes]]) -> "Seen":
+        """Of files as (name, state)."""
+        names, states = [file for file, _ in files], [state for _, state in files]
+        statuses = native.statuses(states)
+        # Without the call of a function for each, which takes as long as all the rest.
+        identities = [tuple.__new__(Identity, told) for told in map(_TELLS_APART, statuses)]
+        return cls(names, states, statuses, identities)
 
 
 class Heads:
@@ -51,17 +63,30 @@ class Heads:
         self._lengths: OrderedDict[Identity, int | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def look_at(self, folder: int, files: Sequence[Seen]) -> Iterator[tuple[int | None, bool]]:
+    def look_at(self, folder: int, seen: Seen) -> list[tuple[int | None, bool]]:
         """Of files of a folder the length of the original, and whether they have no extended attributes.
 
         The length is 0 if neither head nor tail tells it; None if the file is no archive, or has a name under
         which archives are plain files, or cannot be read.
         """
-        lengths = [self.recall(file, status, identity) for file, _, status, identity in files]
-        names, states = [seen.file for seen in files], [seen.state for seen in files]
-        looks = native.look_at(folder, names, states, [length == UNKNOWN for length in lengths])
-        for seen, length, (told, changed, bare) in zip(files, lengths, looks, strict=True):
-            yield self._learn(folder, seen, told, changed) if length == UNKNOWN else length, bare
+        lengths = list(map(self.recall, seen.files, seen.statuses, seen.identities))
+        inside = [length == UNKNOWN for length in lengths]
+        looks = native.look_at(folder, seen.files, seen.states, inside)
+        learned: dict[Identity, int | None] = {}
+        for place in compress(count(), inside):
+            told, changed, _ = looks[place]
+            if told == native.NOT_OPENED:
+                lengths[place] = None
+                continue
+            try:
+                lengths[place] = _without_head(folder, seen.files[place]) if told == native.NO_HEAD else told
+            except OSError:
+                lengths[place] = None
+                continue
+            if not changed:
+                learned[seen.identities[place]] = lengths[place]
+        self._remember(learned)
+        return [(length, bare) for length, (_, _, bare) in zip(lengths, looks, strict=True)]
 
     def recall(self, file: bytes, status: os.stat_result, identity: Identity) -> int | None:
         """As look_at, what is known without looking, UNKNOWN if nothing is."""
@@ -69,22 +94,11 @@ class Heads:
             return self._lengths.get(identity, UNKNOWN)
         return None
 
-    def _learn(self, folder: int, seen: Seen, told: int, changed: bool) -> int | None:
-        """The length, remembered unless the file has changed since it was seen."""
-        length: int | None = told
-        if told == native.NOT_OPENED:
-            return None
-        if told == native.NO_HEAD:
-            try:
-                length = _without_head(folder, seen.file)
-            except OSError:
-                return None
-        if not changed:
-            with self._lock:
-                self._lengths[seen.identity] = length
-                if len(self._lengths) > KEPT:
-                    self._lengths.popitem(last=False)
-        return length
+    def _remember(self, lengths: dict[Identity, int | None]) -> None:
+        with self._lock:
+            self._lengths.update(lengths)
+            while len(self._lengths) > KEPT:
+                self._lengths.popitem(last=False)
 
 
 def _without_head(folder: int, file: bytes) -> int | None:

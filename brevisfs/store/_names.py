@@ -12,7 +12,7 @@ PRIVATE_FOLDER = b".brevisfs"
 LONGEST_NAME = 255 - len(PENDING_SUFFIX)
 """Bytes that a name may have for the suffixes to fit."""
 
-_SUFFIXES = (PENDING_SUFFIX, ARCHIVE_SUFFIX)
+_SUFFIXES = (ARCHIVE_SUFFIX, PENDING_SUFFIX)
 
 
 def is_reserved(name: bytes) -> bool:

@@ -146,7 +146,7 @@ def _is_archive(store: Store, folder: int, file: bytes, archive: tuple[int, int]
     return (status.st_size, status.st_mtime_ns) == archive and not store.is_plain(folder, file)
 
 
-def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, list[Entry]]]]]:
+def walk(store: Store) -> Iterator[tuple[list[Step], list[tuple[Entry, Sequence[Entry]]]]]:
     """Every folder of a store, each with what it has and the losers, see Store.survey.
 
     A folder that goes away or cannot be read meanwhile is left out.

@@ -11,9 +11,10 @@ import stat
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -25,7 +26,7 @@ from brevisfs._native.folder import (
     is_at_once,
     mount_of,
     reopen,
-    status_of,
+    statuses,
 )
 from brevisfs.store._errors import StoreNotFound
 from brevisfs.store._looks import FILE, KEPT, UNKNOWN, Heads, Identity, Seen, read_length
@@ -161,56 +162,62 @@ class Store:
     def find(self, folder: int, name: bytes) -> Entry:
         """What a folder of the mount has under `name`; FileNotFoundError if nothing."""
         if name != PRIVATE_FOLDER:
-            for file, state in files_named(folder, candidates(name)).each():
-                for entry in self._look_at(folder, [(file, state)]).values():
+            for file in files_named(folder, candidates(name)).each():
+                for entry in self._look_at(folder, [file]):
                     if entry.name == name:
                         return entry
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
-    def entries(self, folder: int) -> list[Entry]:
+    def entries(self, folder: int) -> Sequence[Entry]:
         """Everything a folder of the mount has."""
-        return [entry for entry, _ in self.survey(folder)]
+        return self._survey(folder).winners
 
-    def survey(self, folder: int) -> list[tuple[Entry, list[Entry]]]:
+    def survey(self, folder: int) -> list[tuple[Entry, Sequence[Entry]]]:
         """Everything a folder of the mount has, each with the losers of its name."""
+        found = self._survey(folder)
+        return [(entry, found.losers.get(entry.name, ())) for entry in found.winners]
+
+    def _survey(self, folder: int) -> "_Found":
         begun, place = time.time_ns(), os.fstat(folder).st_ino
         last, files = self._surveys.of(place), files_in(folder)
         if files == last.files and last.found is not None:
             return last.found
-        states, before = dict(files.each()), dict(last.files.each())
-        entries = {file: e for file, e in last.entries.items() if states.get(file) == before[file]}
-        entries.update(self._look_at(folder, [each for each in states.items() if each[0] not in entries]))
+        here = list(files.each())
+        before = {file: last.entries.get(file[0]) for file in last.files.each()}
+        entries = {file[0]: entry for file in here if (entry := before.get(file)) is not None}
+        new = [file for file in here if file[0] not in entries]
+        entries.update((entry.file, entry) for entry in self._look_at(folder, new))
         found = _by_name(entries)
         self._surveys.keep(place, _Survey(files, entries, found).as_of(begun))
         return found
 
-    def _look_at(self, folder: int, files: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Entry]:
+    def _look_at(self, folder: int, files: Sequence[tuple[bytes, bytes]]) -> list[Entry]:
         """Files in these states, each by itself, whatever else may stand for its name.
 
         Without those that something is mounted on.
         """
-        seen = []
-        for file, state in files:
-            status = self._status(state)
-            if status is not None:
-                seen.append(Seen(file, state, status, Identity.of(status)))
+        seen = Seen.of(files)
+        if any(status.st_dev != self._device for status in seen.statuses):
+            ours = map(self._is_ours, seen.states, seen.statuses)
+            seen = Seen.of(list(compress(files, ours)))
         looks = self._heads.look_at(folder, seen)
-        return {
-            file: _entry(file, status, identity, length, bare)
-            for (file, _, status, identity), (length, bare) in zip(seen, looks, strict=True)
-        }
+        return [
+            _entry(file, status, identity, length, bare)
+            for file, status, identity, (length, bare) in zip(
+                seen.files, seen.statuses, seen.identities, looks, strict=True
+            )
+        ]
 
-    def _status(self, state: bytes) -> os.stat_result | None:
-        """None for what something is mounted on.
+    def _is_ours(self, state: bytes, status: os.stat_result) -> bool:
+        """Whether nothing is mounted on a file.
 
         A file can be on a device of its own though nothing is mounted there, as on overlayfs. A folder can be
         that too, a subvolume, and nothing can be moved there from the store.
         """
-        status = status_of(state)
         if status.st_dev == self._device:
-            return status
+            return True
         same_mount = self._mount is not None and mount_of(state) == self._mount
-        return status if same_mount and not stat.S_ISDIR(status.st_mode) else None
+        return same_mount and not stat.S_ISDIR(status.st_mode)
 
     def losers(self, folder: int, entry: Entry) -> list[bytes]:
         """The files that would stand for the entry's name if its own were not there."""
@@ -245,8 +252,9 @@ class Store:
         found = find_at_once(self.root, trail, files) if near else None
         if found is None:
             return None
-        file, status = files[found[0]], self._status(found[1])
-        if status is None:
+        file, state = files[found[0]], found[1]
+        (status,) = statuses([state])
+        if not self._is_ours(state, status):
             return None
         identity = Identity.of(status)
         length = self._heads.recall(file, status, identity)
@@ -287,19 +295,27 @@ class Store:
 
     def _shows_as(self, folder: int, file: bytes) -> bytes | None:
         """The name in the mount of a file, None if there is no such file."""
-        entry = self._look_at(folder, files_named(folder, [file]).each()).get(file)
-        return None if entry is None else entry.name
+        for entry in self._look_at(folder, list(files_named(folder, [file]).each())):
+            return entry.name
+        return None
+
+
+class _Found(NamedTuple):
+    """What the files of a folder stand for; `losers` has those of names that have some."""
+
+    winners: Sequence[Entry]
+    losers: Mapping[bytes, Sequence[Entry]]
 
 
 class _Survey(NamedTuple):
-    """What a folder had: its files, what these are, and what they stand for.
+    """What a folder had: its files, what these are by their names, and what they stand for.
 
     `found` is None if some of the files are missing in `entries`.
     """
 
     files: Files
     entries: dict[bytes, Entry]
-    found: list[tuple[Entry, list[Entry]]] | None
+    found: _Found | None
 
     def as_of(self, begun: int) -> "_Survey":
         """What can be relied on."""
@@ -333,20 +349,25 @@ class _Surveys:
 _NOTHING = _Survey(Files(b"", b""), {}, None)
 
 
-def _by_name(entries: dict[bytes, Entry]) -> list[tuple[Entry, list[Entry]]]:
-    shown = ranked((entry.name, file) for file, entry in entries.items())
-    return [
-        (entries[winner], [entries[loser] for loser in losers])
-        for name, (winner, *losers) in shown.items()
-        if name != PRIVATE_FOLDER
-    ]
+def _by_name(entries: dict[bytes, Entry]) -> _Found:
+    shown = [entry.name for entry in entries.values()]
+    if len(set(shown)) == len(shown) and PRIVATE_FOLDER not in shown:
+        return _Found(list(entries.values()), {})
+    files = ranked(zip(shown, entries, strict=True))
+    files.pop(PRIVATE_FOLDER, None)
+    return _Found(
+        [entries[winner] for winner, *_ in files.values()],
+        {name: [entries[file] for file in losers] for name, (_, *losers) in files.items() if losers},
+    )
 
 
 def _entry(file: bytes, status: os.stat_result, identity: Identity, length: int | None, bare: bool) -> Entry:
     """What a file is by itself; `length` is that of its original, None if it is no archive."""
-    device, inode = identity[:2]
-    if length is None:
-        key = Kind.RAW, device, inode
-        return Entry(file, file, Kind.RAW, status.st_size, status, identity, key, bare)
-    key = Kind.ARCHIVE, device, inode
-    return Entry(shown_as(file, True), file, Kind.ARCHIVE, length, status, identity, key, bare)
+    kind, name, size = Kind.ARCHIVE, file, length
+    if size is None:
+        kind, size = Kind.RAW, status.st_size
+    else:
+        name = shown_as(file, True)
+    key = kind, identity[0], identity[1]
+    # A folder has many files, and a NamedTuple's own constructor takes twice as long.
+    return tuple.__new__(Entry, (name, file, kind, size, status, identity, key, bare))

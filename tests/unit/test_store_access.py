@@ -420,7 +420,7 @@ def test_files_are_found_as_lstat_shows_them(root: Path) -> None:
         found = dict(native.files_in(folder).each())
         assert found.keys() == {os.fsencode(name) for name in os.listdir(root)}
         for name, state in found.items():
-            shown, real = native.status_of(state), os.lstat(root / os.fsdecode(name))
+            shown, real = native.statuses([state])[0], os.lstat(root / os.fsdecode(name))
             for field in (field for field in dir(real) if field.startswith("st_")):
                 assert getattr(shown, field) == getattr(real, field), (name, field)
         mounts = {native.mount_of(state) for state in found.values()}
