@@ -20,11 +20,13 @@ SECONDS = 1
 class Attributes(State):
     """lookup, forget, getattr, readlink, statfs."""
 
-    def attributes(self, inode: Inode, status: os.stat_result, size: int) -> EntryAttributes:
-        """The attributes of a file `size` bytes long whose backing file has `status`."""
+    def attributes(
+        self, inode: Inode, status: os.stat_result, size: int, seconds: float = SECONDS
+    ) -> EntryAttributes:
+        """The attributes of a file `size` bytes long whose backing file has `status`, for so many seconds."""
         entry = EntryAttributes()
         entry.st_ino = inode.number
-        entry.entry_timeout = entry.attr_timeout = SECONDS
+        entry.entry_timeout = entry.attr_timeout = seconds
         entry.st_mode = status.st_mode
         entry.st_nlink = status.st_nlink
         entry.st_uid = status.st_uid
@@ -123,13 +125,12 @@ class Attributes(State):
             if not inode.is_folder or (inode.version == version and not inode.is_changing):
                 return self.attributes(inode, status, size)
 
-    def of_open(self, inode: Inode) -> EntryAttributes:
-        """The attributes of a file that is open. The kernel has them in memory: this does not wait."""
+    def of_open(self, inode: Inode, seconds: float = SECONDS) -> EntryAttributes:
+        """As attributes, of a file that is open. The kernel has them in memory: this does not wait."""
         backing = inode.open[-1]
         status = os.fstat(backing.file)
-        return self.attributes(
-            inode, status, status.st_size if backing.reader is None else backing.reader.size
-        )
+        size = status.st_size if backing.reader is None else backing.reader.size
+        return self.attributes(inode, status, size, seconds)
 
     async def _lookup_again(self, inode: Inode) -> EntryAttributes:
         if inode.parent is not None:

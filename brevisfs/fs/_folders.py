@@ -77,9 +77,10 @@ class Folders(Attributes):
         left = max(0.0, listing.looked + SECONDS - trio.current_time())
         for place, entry in entries:
             inode = self.inodes.assign(listing.folder, entry)
-            # What is open may have been written to since it was looked at.
-            answer = self.of_open(inode) if inode.open else self.attributes(inode, entry.status, entry.size)
-            answer.entry_timeout = answer.attr_timeout = left
+            if inode.open:  # it may have been written to since it was looked at
+                answer = self.of_open(inode, left)
+            else:
+                answer = self.attributes(inode, entry.status, entry.size, left)
             if entry.is_folder:
                 answer = self.doubt(answer, listing.since)
             if not pyfuse3.readdir_reply(token, entry.name, answer, place):
@@ -103,7 +104,7 @@ class Folders(Attributes):
         while done < len(listing.names):
             if not listing.is_recent(done):
                 names = listing.names[done : done + _AHEAD]
-                await self._look_at(listing, done, partial(self._find_all, names))
+                await self._look_at(listing, done, partial(self.store.find_all, names=names))
             first = done - listing.done
             seen = listing.entries[first : first + _AHEAD]
             found = [(place, entry) for place, entry in enumerate(seen, done + 1) if entry is not None]
@@ -119,15 +120,6 @@ class Folders(Attributes):
         listing.entries = await self.look(listing.folder, look)
         listing.done, listing.version = done, listing.folder.version
         listing.looked, listing.since = looked, since
-
-    def _find_all(self, names: Sequence[bytes], folder: int) -> list[Entry | None]:
-        return [self._find(folder, name) for name in names]
-
-    def _find(self, folder: int, name: bytes) -> Entry | None:
-        try:
-            return self.store.find(folder, name)
-        except FileNotFoundError:
-            return None
 
     def _sync(self, trail: list[Step]) -> None:
         with self.store.folder(trail) as folder:

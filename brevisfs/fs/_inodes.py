@@ -10,7 +10,7 @@ one. No number is given twice.
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyfuse3
@@ -75,6 +75,10 @@ class Inode:
             self._lock = trio.Lock()
         return self._lock
 
+    @property
+    def is_locked(self) -> bool:
+        return self._lock is not None and self._lock.locked()
+
     def is_meant_by(self, entry: Entry) -> bool:
         """Whether `entry` is this very file still."""
         if self.key != entry.key:
@@ -129,10 +133,13 @@ class Inodes:
     def __len__(self) -> int:
         return len(self._known)
 
-    def mistaken(self, entry: Entry) -> Inode | None:
-        """The inode that has the entry's backing file, but in another state."""
-        inode = self._by_key.get(entry.key)
-        return None if inode is None or inode.is_meant_by(entry) else inode
+    def being_changed(self, entries: Sequence[Entry]) -> Inode | None:
+        """One that has the backing file of an entry in another state, and somebody is changing it."""
+        inodes = map(self._by_key.get, [entry.key for entry in entries])
+        for inode, entry in zip(inodes, entries, strict=True):
+            if inode is not None and inode.is_locked and not inode.is_meant_by(entry):
+                return inode
+        return None
 
     def at(self, folder: Inode, name: bytes) -> Inode | None:
         """The inode that was last found there."""

@@ -193,7 +193,7 @@ class State(pyfuse3.Operations):
                 folder, name = inode.place()
                 after = folder, name, folder.version, folder.trail(), self.inodes.moves, inode.key
                 if before == after and not await self._is_moving(folder):
-                    if holding or not inode.lock.locked():
+                    if holding or not inode.is_locked:
                         raise
                     async with inode.lock:
                         pass
@@ -225,13 +225,12 @@ class State(pyfuse3.Operations):
 
     async def _is_unsettled(self, seen: object) -> bool:
         """Whether an entry seen is of a file that somebody is changing; waits for the change."""
-        for entry in seen if isinstance(seen, list) else [seen]:
-            if isinstance(entry, Entry):
-                inode = self.inodes.mistaken(entry)
-                if inode is not None and inode.lock.locked():
-                    async with inode.lock:
-                        return True
-        return False
+        found = seen if isinstance(seen, list) else [seen]
+        inode = self.inodes.being_changed([entry for entry in found if isinstance(entry, Entry)])
+        if inode is None:
+            return False
+        async with inode.lock:
+            return True
 
     async def steadily(self, folders: Sequence[Inode], change: Callable[[], Awaitable[T]]) -> T:
         """Makes a change of names in folders, again if it came to nothing because the way there was renamed.

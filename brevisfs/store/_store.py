@@ -161,12 +161,16 @@ class Store:
 
     def find(self, folder: int, name: bytes) -> Entry:
         """What a folder of the mount has under `name`; FileNotFoundError if nothing."""
-        if name != PRIVATE_FOLDER:
-            for file in files_named(folder, candidates(name)).each():
-                for entry in self._look_at(folder, [file]):
-                    if entry.name == name:
-                        return entry
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        (entry,) = self.find_all(folder, [name])
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return entry
+
+    def find_all(self, folder: int, names: Sequence[bytes]) -> list[Entry | None]:
+        """What a folder of the mount has under each name, None if nothing."""
+        files = files_named(folder, [file for name in names for file in candidates(name)])
+        entries = {entry.file: entry for entry in self._look_at(folder, list(files.each()))}
+        return [_winner(entries, name) for name in names]
 
     def entries(self, folder: int) -> Sequence[Entry]:
         """Everything a folder of the mount has."""
@@ -347,6 +351,13 @@ class _Surveys:
 
 
 _NOTHING = _Survey(Files(b"", b""), {}, None)
+
+
+def _winner(entries: Mapping[bytes, Entry], name: bytes) -> Entry | None:
+    if name == PRIVATE_FOLDER:
+        return None
+    files = (entries.get(file) for file in candidates(name))
+    return next((entry for entry in files if entry is not None and entry.name == name), None)
 
 
 def _by_name(entries: dict[bytes, Entry]) -> _Found:

@@ -107,9 +107,12 @@ def test_what_find_and_entries_show_is_the_same(store: Store, root: Path) -> Non
     assert entries[b"b"].size == len(archive)
     for name, entry in entries.items():
         assert find(store, name) == entry
-    for hidden in (b".brevisfs", b"b.brv", b"c.brv", b"c.brv+", b"x", b"nothing"):
+    hidden = (b".brevisfs", b"b.brv", b"c.brv", b"c.brv+", b"x", b"nothing")
+    for name in hidden:
         with pytest.raises(FileNotFoundError):
-            find(store, hidden)
+            find(store, name)
+    with store.folder([]) as folder:
+        assert store.find_all(folder, [*hidden, *entries]) == [*[None] * len(hidden), *entries.values()]
 
 
 def test_a_name_too_long_for_a_suffix_is_found(store: Store, root: Path) -> None:
