@@ -217,7 +217,7 @@ def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch
     real = time.time_ns
     look_at = Store._look_at
 
-    def look_and_note(store: Store, folder: int, files: list[tuple[bytes, bytes]]) -> dict[bytes, Entry]:
+    def look_and_note(store: Store, folder: int, files: Sequence[tuple[bytes, bytes]]) -> list[Entry]:
         looked.extend(file for file, _ in files)
         return look_at(store, folder, files)
 
