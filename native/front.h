@@ -122,6 +122,7 @@ struct brv_front {
     line done; /* those that wait for another's decode, or for readings to end */
     line turn; /* the thread that receives, while the event loop does */
     line filler; /* the thread that has memory in reserve */
+    line large; /* those that wait to prepare a section with a large prologue */
     brv_counters counters;
     const char *cpu; /* what decodes: see brv_cpu */
     bool ending;
@@ -140,6 +141,7 @@ struct brv_front {
     /* programs.c */
     size_t programs; /* bytes of memory that they have */
     prepared *oldest_program, *newest_program;
+    bool preparing_large;
 
     /* reading.c */
     brv_file *files[FILE_BUCKETS];

@@ -7,6 +7,9 @@
 /* Sections that are prepared in advance at a time. */
 enum { SECTIONS_AHEAD = 16 };
 
+/* Prologues longer than this are read one at a time: they are not in the limit, and can have 64 MiB. */
+enum { LARGE_PROLOGUE = 1 << 20 };
+
 size_t programs_most(const brv_front *f) { return f->limit / 2; }
 
 static void leave_list(brv_front *f, prepared *p)
@@ -86,20 +89,36 @@ static int keep(brv_file *file, size_t number, brv_program *program, prepared *t
     return 0;
 }
 
-int program_prepare(brv_file *file, size_t number, brv_scratch *s, brv_status *st)
+/* Reads and checks a section's prologue, without the lock. NULL after an error, or if another thread has prepared it. */
+static brv_program *new_program(brv_file *file, size_t number, brv_scratch *s, brv_status *st)
 {
     brv_front *f = file->front;
+    const bool large = file->index.sections[number].prologue > LARGE_PROLOGUE;
+    while (large && f->preparing_large) line_wait(&f->large, &f->lock);
+    if (large && file->prepared[number]) return NULL;
+    f->preparing_large |= large;
+    pthread_mutex_unlock(&f->lock);
+    brv_program *program = section_program(file->fd, &file->index, number, f->cpu, s, st);
+    pthread_mutex_lock(&f->lock);
+    if (large) {
+        f->preparing_large = false;
+        line_wake_all(&f->large);
+    }
+    return program;
+}
+
+int program_prepare(brv_file *file, size_t number, brv_scratch *s, brv_status *st)
+{
     const brv_entry *e = &file->index.sections[number];
     prepared *target = NULL;
+    *st = (brv_status){.node = -1};
     if (e->ref != BRV_ALONE) {
         /* Which refers to nothing itself. */
         if (!file->prepared[e->target] && program_prepare(file, e->target, s, st)) return st->code;
         target = file->prepared[e->target];
         program_use(target);
     }
-    pthread_mutex_unlock(&f->lock);
-    brv_program *program = section_program(file->fd, &file->index, number, f->cpu, s, st);
-    pthread_mutex_lock(&f->lock);
+    brv_program *program = new_program(file, number, s, st);
     if (program && keep(file, number, program, target)) fail(st, BRV_NO_MEMORY, -1, "out of memory");
     if (target) program_unuse(target);
     return st->code;

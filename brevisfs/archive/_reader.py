@@ -28,11 +28,8 @@ from brevisfs.archive._layout import Blocks, Ref, Section, Table, Tail
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-_PREPARED = 32 << 20
-"""Bytes of prepared programs beyond which all are let go of, before one more is prepared."""
-
-_PARTS, _PREPARED_AT_ONCE = 256, 16 << 20
-"""Sections, and bytes of their programs, beyond which a range is read in several steps."""
+_PARTS = 256
+"""Sections beyond which a range is read in several steps."""
 
 _Part: TypeAlias = tuple[Section, _native.Stored, int, int]
 """Of a section the bytes from one to before another."""
@@ -65,11 +62,12 @@ class Reader:
 
     `size` is the original's length in bytes, `stored` the archive's, `sha256` the digest of the
     original, `archive_check` the XXH3 of the archive before its tail, `index` what native code takes
-    to read it. The descriptor stays the caller's, who closes it after the last call. OSError from
-    reading it passes through.
+    to read it. Prepared programs of more than `programs` bytes are let go of before one more is prepared.
+    The descriptor stays the caller's, who closes it after the last call. OSError from reading it passes
+    through.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, programs: int = 32 << 20) -> None:
         """Read head, tail and index. Raises NotArchive, DamagedArchive or UnsupportedArchive."""
         self._fd = fd
         self.stored = os.fstat(fd).st_size
@@ -91,6 +89,7 @@ class Reader:
         self._recent: Section | None = None
         self._prepared: dict[int, tuple[Section, _native.Stored]] = {}
         self._program_memory = 0
+        self._most_program_memory = programs
 
     @property
     def sections(self) -> Sequence[Section]:
@@ -170,7 +169,7 @@ class Reader:
         """The parts that make up [offset, end), or up to where their programs do not take much memory."""
         parts: list[_Part] = []
         memory = 0
-        while offset < end and len(parts) < _PARTS and memory < _PREPARED_AT_ONCE:
+        while offset < end and len(parts) < _PARTS and memory <= self._most_program_memory // 2:
             section = self.section_at(offset)
             prepared = self._prepared.get(section.index)
             stored = prepared[1] if prepared else self._prepare(section)
@@ -230,7 +229,7 @@ class Reader:
             raise _layout.lost_section(section, str(error)) from None
         start = section.record + section.prologue
         stored = _native.Stored(program, entries, start, target, section.ref)
-        if self._program_memory > _PREPARED:
+        if self._program_memory > self._most_program_memory:
             self._drop()
         self._prepared[section.index] = section, stored
         self._program_memory += program.memory

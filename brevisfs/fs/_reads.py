@@ -23,6 +23,9 @@ log = logging.getLogger("brevisfs.fs")
 
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
+PROGRAMS = 2 * 1024 * 1024
+"""Bytes of programs that a reader may keep to find out what is damaged. They are not in the budget."""
+
 # What a thread holds to decode: the answer, stored bytes, and the parts of blocks before they are joined.
 _THREAD_MEMORY = 3 * REQUEST
 
@@ -81,7 +84,6 @@ def _read(backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8]:
         try:
             reader.read_into(offset, out)
         finally:
-            # They are not in the budget.
             reader.drop_programs()
     return out
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyfuse3
@@ -21,7 +22,7 @@ from brevisfs.fs._log import log_to
 from brevisfs.fs._notify import notify
 from brevisfs.fs._operations import Operations
 from brevisfs.fs._options import MountOptions
-from brevisfs.fs._reads import Reads
+from brevisfs.fs._reads import PROGRAMS, Reads
 from brevisfs.fs._recompression import Recompression
 from brevisfs.fs._tuning import spare_memory, tune
 from brevisfs.store import (
@@ -86,7 +87,8 @@ async def _serve(
     options: MountOptions,
     answering: Callable[[], None],
 ) -> None:
-    operations = Operations(store, Reads(options.cache_size, options.threads, Reader), writable)
+    reads = Reads(options.cache_size, options.threads, partial(Reader, programs=PROGRAMS))
+    operations = Operations(store, reads, writable)
     try:
         with _mounted(operations, mountpoint):
             async with trio.open_nursery() as nursery:

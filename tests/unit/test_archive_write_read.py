@@ -60,15 +60,27 @@ def blocks_of(reader: Reader) -> list[tuple[int, int]]:
     ]
 
 
-@pytest.mark.parametrize("limit", ["_PARTS", "_PREPARED_AT_ONCE"])
-def test_ranges_that_take_several_steps(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(_reader, limit, 1)
+def test_ranges_that_take_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reader, "_PARTS", 1)
     parts = random_parts(99, 6)
     whole = original(parts)
     with opened(assemble(parts)) as fd:
         reader = Reader(fd)
         assert read(reader, 0, len(whole)) == whole
         assert read(reader, 3, len(whole) - 3) == whole[3:-3]
+
+
+@pytest.mark.parametrize("most", [0, 200_000])
+def test_programs_kept_are_bounded(most: int) -> None:
+    parts = random_parts(99, 40)
+    forms = [(part.wire, part.shared, part.bits, part.count, part.block) for part in parts]
+    sizes = [_native.Program(*form).memory for form in forms]
+    assert sum(sizes) > most + 2 * max(sizes)
+    with opened(assemble(parts)) as fd:
+        reader = Reader(fd, programs=most)
+        index = reader.memory
+        assert read(reader, 0, reader.size) == original(parts)
+        assert index < reader.memory <= index + most + max(sizes)
 
 
 @pytest.mark.parametrize("block", [64, 1 << 12, 1 << 18])

@@ -13,12 +13,14 @@ import pytest
 import trio
 from pyfuse3 import FUSEError
 
+from brevisfs.archive import Kind as SectionKind
 from brevisfs.archive import Reader
+from brevisfs.dsl import Lit, Raw, Repeat, to_wire
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
 from brevisfs.fs._tuning import REQUEST
 from brevisfs.store import Identity, Kind
-from tests.archives import assemble, encoded, opened
+from tests.archives import Part, assemble, encoded, opened, original
 from tests.stores import noise, raw_archive
 
 BLOCK = 128 * 1024
@@ -215,6 +217,32 @@ def test_a_damaged_program_costs_its_section(caplog: pytest.LogCaptureFixture) -
 
     run(test)
     assert len(caplog.records) == 1
+
+
+def test_large_programs_are_made_one_at_a_time() -> None:
+    """Sections that say once what they repeat: each prologue has more than 1 MiB."""
+    node = Repeat(2, Lit(Raw()))
+    length = (1 << 20) + 8
+    size = bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14))
+    parts = []
+    for number in range(4):
+        flat = noise(length, number) * 2
+        form = (64, length // 4, 1 << 12, to_wire(node), size + flat[:length])
+        parts.append(Part(SectionKind.TENSOR, "U64", *form, [b""] * 65, flat))
+    whole = original(parts)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(assemble(parts))
+
+        async def one(begin: int) -> None:
+            assert await s.read(backing, begin, REQUEST) == whole[begin : begin + REQUEST]
+
+        async with trio.open_nursery() as nursery:
+            for begin in (5, 5, 5, length * 2 - 9, length * 2 - 9, length * 4 + 1, length * 6, 5):
+                nursery.start_soon(one, begin)
+        assert s.count("program_bytes") > 4 * length
+
+    run(test, 128 << 20)
 
 
 def test_the_budget_holds() -> None:
