@@ -261,6 +261,7 @@ class Writing(Files):
             os.fsync(target)
         finally:
             self.unpacked.pop(source.name, None)
+            source.reader.drop_programs()
         if whole:
             seconds = time.monotonic() - began
             log.info("%s was unpacked to be written to: %d bytes, %.1f s", source.name, whole, seconds)

@@ -161,6 +161,24 @@ def test_two_writers_unpack_once_and_readers_follow(root: Path) -> None:
         serving(root, test, gate.reader)
 
 
+def test_programs_go_when_a_file_is_unpacked(root: Path) -> None:
+    add_archive(root / "m.brv", [DATA])
+    readers: list[Reader] = []
+
+    def reader(file: int) -> Reader:
+        readers.append(Reader(file))
+        return readers[-1]
+
+    async def test(operations: Operations) -> None:
+        handle = await opened(operations, os.O_RDWR, b"m")
+        index = readers[0].memory
+        await operations.write(handle, 0, b"one")
+        assert readers[0].memory == index
+        await operations.release(handle)
+
+    serving(root, test, reader)
+
+
 def _sleep() -> None:
     time.sleep(0.01)
 
