@@ -184,20 +184,38 @@ static void fill_single(const huff_table *t, size_t n, unsigned bits, uint32_t *
         for (uint32_t j = 0; j < (uint32_t)1 << bits; j++) single[j] = single[0];
 }
 
-static void fill_multi(const uint32_t *single, unsigned bits, uint64_t *multi)
+/* The symbols of a table in the order of their codes, with the lengths of these. */
+typedef struct {
+    uint64_t *multi;
+    unsigned n;
+    uint8_t symbol[256], len[256];
+} code_order;
+
+/* Fills the entries from `at` on that begin with the codes of n symbols, `used` bits, and have `rest` more. */
+static void fill_multi(const code_order *o, uint32_t at, unsigned rest, unsigned used, unsigned n, uint64_t symbols)
 {
-    const uint32_t msk = ((uint32_t)1 << bits) - 1;
-    for (uint32_t i = 0; i <= msk; i++) {
-        unsigned used = 0, n = 0;
-        uint64_t symbols = 0;
-        while (n < 6) {
-            uint32_t e = single[(i << used) & msk];
-            if (used + (e & 0xff) > bits) break;
-            symbols |= (uint64_t)(e >> 8) << (8 * n++);
-            used += e & 0xff;
-        }
-        multi[i] = symbols << 16 | (uint64_t)n << 8 | used;
+    const uint32_t end = at + ((uint32_t)1 << rest);
+    for (unsigned i = 0; n < 6 && i < o->n && o->len[i] <= rest; i++) {
+        const unsigned left = rest - o->len[i];
+        fill_multi(o, at, left, used + o->len[i], n + 1, symbols | (uint64_t)o->symbol[i] << (8 * n));
+        at += (uint32_t)1 << left;
     }
+    for (; at < end; at++) o->multi[at] = symbols << 16 | (uint64_t)n << 8 | used;
+}
+
+static void order_codes(const huff_table *t, size_t n, code_order *o)
+{
+    o->n = 0;
+    for (unsigned len = 1; len <= t->longest; len++)
+        for (size_t i = 0; i < n; i++)
+            if (t->len[i] == len) {
+                o->symbol[o->n] = (uint8_t)i;
+                o->len[o->n++] = (uint8_t)len;
+            }
+    if (o->n > 1) return;
+    /* The other half decodes to the lone symbol too. */
+    o->symbol[1] = o->symbol[0];
+    o->len[o->n++] = 1;
 }
 
 static int build(const node *nd, huff_table *t, size_t n)
@@ -209,17 +227,17 @@ static int build(const node *nd, huff_table *t, size_t n)
         if (t->bits < want) t->bits = want;
     }
     const size_t entries = (size_t)1 << t->bits;
-    uint32_t *single = malloc(entries * sizeof *single);
-    if (!single) return BRV_NO_MEMORY;
-    fill_single(t, n, t->bits, single);
     if (nd->bits > 8) {
-        t->single = single;
+        if (!(t->single = malloc(entries * sizeof *t->single))) return BRV_NO_MEMORY;
+        fill_single(t, n, t->bits, t->single);
         return 0;
     }
-    t->multi = malloc(entries * sizeof *t->multi);
-    if (t->multi) fill_multi(single, t->bits, t->multi);
-    free(single);
-    return t->multi ? 0 : BRV_NO_MEMORY;
+    code_order order;
+    if (!(t->multi = malloc(entries * sizeof *t->multi))) return BRV_NO_MEMORY;
+    order_codes(t, n, &order);
+    order.multi = t->multi;
+    fill_multi(&order, 0, t->bits, 0, 0, 0);
+    return 0;
 }
 
 int huff_load(node *nd, cursor *c)

@@ -76,7 +76,7 @@ typedef struct {
 /* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), rank (0-15), and symbol. For bytes and at most 12
  * bits also in one word: frequency - 1 (bits 20-31), rank (8-19), symbol (0-7). */
 typedef struct {
-    uint32_t *slot;
+    uint32_t *slot; /* or NULL with look-ups, and symbol and packed as well */
     uint16_t *symbol;
     uint32_t *packed;
     rans_lookups *lookups; /* or NULL */
@@ -321,6 +321,8 @@ typedef struct brv_kernels {
      * read. *ahead is prefetched on the way. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
                  prefetcher *ahead);
+    /* rans and rans_two decode tables with look-ups by these; else tables are to be there slot by slot, too */
+    bool by_bucket;
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                 void *out, size_t m);
@@ -354,9 +356,11 @@ const brv_kernels *kernels_avx512(void); /* likewise */
 int huff_load(node *nd, cursor *c);
 int huff_prepare_encode(node *nd);
 int rans_prepare_encode(node *nd);
-int rans_load(node *nd, cursor *c);
+int rans_load(node *nd, const brv_kernels *k, cursor *c);
 int tunstall_load(node *nd, cursor *c);
 int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *freq);
+/* Bytes that the format counts for tables, of those that are only there by bucket. */
+size_t rans_unexpanded(const node *nd);
 void huff_free(node *nd);
 void rans_free(node *nd);
 void tunstall_free(node *nd);

@@ -232,6 +232,7 @@ static void transpose_tall(const w8 *restrict in, const size_t *from, w8 *restri
 }
 
 #define HAVE_RANS_ROUNDS
+#define HAVE_RANS_BUCKETS
 
 #define RANS_STEP(X, SYMBOLS)                                                                              \
     {                                                                                                      \

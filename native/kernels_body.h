@@ -905,10 +905,37 @@ static size_t rans_rounds(const rans_table *t, unsigned prob_bits, uint32_t *x, 
 }
 #endif
 
+#ifdef HAVE_RANS_BUCKETS
+/* As rans_run_w8, by look-ups. */
+static int rans_run_buckets(const rans_table *t, unsigned prob_bits, uint32_t *x, unsigned lanes, cursor *item, uint8_t *out,
+                            size_t from, size_t to)
+{
+    const rans_lookups *l = t->lookups;
+    const unsigned in_bucket = prob_bits - 6;
+    const uint32_t msk = ((uint32_t)1 << prob_bits) - 1, low = ((uint32_t)1 << in_bucket) - 1;
+    const uint8_t *p = item->p;
+    for (size_t i = from; i < to; i += lanes)
+        for (unsigned lane = 0; lane < lanes && lane < to - i; lane++) {
+            const uint32_t v = x[lane], b = (v & msk) >> in_bucket, j = v & low, other = j >= l->own[b];
+            const uint32_t freq = other ? l->alias_freq[b] : l->freq[b], rank = (uint16_t)(j + (other ? l->offset[b] : 0));
+            const uint32_t y = freq * (v >> prob_bits) + rank, due = y <= msk;
+            out[i + lane] = l->symbol[other ? l->alias[b] : b];
+            if (due && item->end - p < 2) return BRV_PAYLOAD;
+            x[lane] = due ? y << 16 | *(const w16 *)p : y;
+            p += due << 1;
+        }
+    item->p = p;
+    return 0;
+}
+#endif
+
 static int k_rans(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,
                   void *out, size_t m)
 {
     const size_t done = container == 1 ? rans_rounds(t, prob_bits, x, lanes, item, out, m) : 0;
+#ifdef HAVE_RANS_BUCKETS
+    if (!t->slot) return rans_run_buckets(t, prob_bits, x, lanes, item, out, done, m);
+#endif
     return container == 1 ? rans_run_w8(t, prob_bits, x, lanes, item, out, done, m)
                           : rans_run_w16(t, prob_bits, x, lanes, item, out, done, m);
 }
@@ -1006,6 +1033,9 @@ const brv_kernels *KERNELS_FUNCTION(void)
         .spread = k_spread,
         .gather = k_gather,
         .huff8 = k_huff8,
+#ifdef HAVE_RANS_BUCKETS
+        .by_bucket = true,
+#endif
         .rans = k_rans,
 #ifdef HAVE_RANS_TWO
         .rans_two = k_rans_two,

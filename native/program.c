@@ -311,7 +311,7 @@ static int load_shared(brv_program *p, const uint8_t *shared, size_t len, brv_st
         if (nd->columns && (rc = columns_load(nd, p->k, &item[i])))
             return fail(st, rc, (int)i, "not valid classes of columns");
         rc = nd->enc == ENC_HUFFMAN ? huff_load(nd, &item[i])
-             : nd->enc == ENC_RANS  ? rans_load(nd, &item[i])
+             : nd->enc == ENC_RANS  ? rans_load(nd, p->k, &item[i])
                                     : tunstall_load(nd, &item[i]);
         if (rc) return fail(st, rc, (int)i, "not a valid code table");
     }
@@ -356,6 +356,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
         return NULL;
     }
     p->memory += sizeof *p + (shared ? ps.table_bytes : 0);
+    for (uint32_t i = 0; i < p->n_nodes; i++) p->memory -= rans_unexpanded(&p->nodes[i]);
     const uint64_t words = count < block ? count : block;
     /* the root's words, one partial block, and what the nodes below need */
     p->scratch = scratch_need(p, 0, words) + 2 * ((size_t)words * 8 + 192);

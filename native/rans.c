@@ -80,8 +80,8 @@ int rans_read_frequencies(cursor *c, size_t n, unsigned prob_bits, uint32_t *fre
 
 #define BUCKETS 64
 
-/* The symbols of a table, the most frequent first, equal ones by symbol. */
-static void by_frequency(const uint32_t *freq, size_t n, uint16_t symbol[BUCKETS])
+/* The symbols of a table, the most frequent first, equal ones by symbol; how many. */
+static size_t by_frequency(const uint32_t *freq, size_t n, uint16_t symbol[BUCKETS])
 {
     size_t u = 0;
     for (size_t s = 0; s < n; s++) {
@@ -90,6 +90,7 @@ static void by_frequency(const uint32_t *freq, size_t n, uint16_t symbol[BUCKETS
         for (; at && freq[symbol[at - 1]] < freq[s]; at--) symbol[at] = symbol[at - 1];
         symbol[at] = (uint16_t)s;
     }
+    return u;
 }
 
 /* Deals the slots in buckets of `size`: bucket i is of symbol i as far as its frequency reaches (own), the rest of it of
@@ -104,14 +105,16 @@ static void deal_buckets(const uint32_t *freq, const uint16_t *symbol, size_t u,
         if (own[i] > size) excess[i] = own[i] - size;
         alias[i] = i;
     }
+    unsigned givers = 0; /* the first ones, as the most frequent symbols are */
+    while (givers < u && own[givers] > size) givers++;
     for (unsigned low = 0; low < BUCKETS;) {
         if (own[low] >= size || alias[low] != low) {
             low++;
             continue;
         }
         unsigned giver = BUCKETS;
-        for (unsigned k = 0; k < BUCKETS; k++)
-            if (alias[k] == k && own[k] > size &&
+        for (unsigned k = 0; k < givers; k++)
+            if (own[k] > size &&
                 (giver == BUCKETS || (given[k] + size) * excess[giver] < (given[giver] + size) * excess[k]))
                 giver = k;
         const uint32_t needed = size - own[low];
@@ -122,33 +125,57 @@ static void deal_buckets(const uint32_t *freq, const uint16_t *symbol, size_t u,
     }
 }
 
-/* Fills the table's slots, and what vectors look up, of at most 64 symbols of which one or more have a frequency. */
-static void fill_buckets(rans_table *t, const uint16_t *symbol, size_t u, unsigned prob_bits)
+/* What is looked up by bucket, of at most 64 symbols of which one or more have a frequency; `symbol`: of each bucket, for
+ * symbols of more than 8 bits. */
+static void fill_lookups(rans_lookups *l, uint16_t symbol[BUCKETS], const uint32_t *freq, size_t n, unsigned prob_bits)
 {
     const uint32_t size = (uint32_t)1 << prob_bits >> 6;
     uint32_t own[BUCKETS], next[BUCKETS];
     unsigned alias[BUCKETS];
-    deal_buckets(t->freq, symbol, u, size, own, alias);
+    const size_t u = by_frequency(freq, n, symbol);
+    deal_buckets(freq, symbol, u, size, own, alias);
     memcpy(next, own, sizeof next);
     for (unsigned i = 0; i < BUCKETS; i++) {
         const unsigned from = alias[i];
-        const uint32_t offset = from == i ? 0 : next[from] - own[i];
-        if (from != i) next[from] += size - own[i];
-        for (uint32_t j = 0; j < size; j++) {
-            const uint16_t s = symbol[j < own[i] ? i : from];
-            t->slot[i * size + j] = t->freq[s] << 16 | (j < own[i] ? j : j + offset);
-            t->symbol[i * size + j] = s;
-        }
-        if (!t->lookups) continue;
-        rans_lookups *l = t->lookups;
         /* A bucket without an alias is its own from slot 0 on: the size of a bucket may not fit a byte. */
         l->own[i] = from == i ? 0 : (uint16_t)own[i];
         l->alias[i] = (uint16_t)from;
-        l->offset[i] = (uint16_t)offset;
-        l->freq[i] = (uint16_t)(i < u ? t->freq[symbol[i]] : 0);
-        l->alias_freq[i] = (uint16_t)t->freq[symbol[from]];
-        l->symbol[i] = (uint8_t)(i < u ? symbol[i] : 0);
+        l->offset[i] = from == i ? 0 : (uint16_t)(next[from] - own[i]);
+        l->freq[i] = (uint16_t)(i < u ? freq[symbol[i]] : 0);
+        l->alias_freq[i] = (uint16_t)freq[symbol[from]];
+        if (i >= u) symbol[i] = 0;
+        l->symbol[i] = (uint8_t)symbol[i];
+        if (from != i) next[from] += size - own[i];
     }
+}
+
+/* The table's slots, bucket by bucket. */
+static void expand_buckets(rans_table *t, size_t n, unsigned prob_bits)
+{
+    const uint32_t size = (uint32_t)1 << prob_bits >> 6;
+    rans_lookups l;
+    uint16_t symbol[BUCKETS];
+    fill_lookups(&l, symbol, t->freq, n, prob_bits);
+    for (unsigned i = 0; i < BUCKETS; i++) {
+        uint32_t *slot = t->slot + i * size;
+        uint16_t *to = t->symbol + i * size;
+        const uint16_t own = symbol[i], other = symbol[l.alias[i]];
+        for (uint32_t j = 0; j < l.own[i]; j++) {
+            slot[j] = (uint32_t)l.freq[i] << 16 | j;
+            to[j] = own;
+        }
+        for (uint32_t j = l.own[i]; j < size; j++) {
+            slot[j] = (uint32_t)l.alias_freq[i] << 16 | (uint16_t)(j + l.offset[i]); /* which can be below 0 */
+            to[j] = other;
+        }
+    }
+}
+
+static bool has_buckets(const uint32_t *freq, size_t n)
+{
+    size_t u = 0;
+    for (size_t s = 0; s < n; s++) u += freq[s] != 0;
+    return u <= BUCKETS;
 }
 
 /* Deals the slots of any number of symbols: each symbol's in strides, ranks by rising slot (as Collet's FSE does). */
@@ -168,23 +195,15 @@ static int fill_strides(rans_table *t, size_t n, unsigned prob_bits)
     return 0;
 }
 
-static int load_table(rans_table *t, cursor *c, unsigned bits, unsigned prob_bits)
+/* The table slot by slot. */
+static int expand(rans_table *t, unsigned bits, unsigned prob_bits)
 {
     const size_t n = (size_t)1 << bits, slots = (size_t)1 << prob_bits;
-    uint16_t symbol[BUCKETS];
-    t->freq = malloc(n * sizeof *t->freq);
     t->slot = malloc(slots * sizeof *t->slot);
     t->symbol = malloc(slots * sizeof *t->symbol);
-    if (!t->freq || !t->slot || !t->symbol) return BRV_NO_MEMORY;
-    int rc = rans_read_frequencies(c, n, prob_bits, t->freq);
-    if (rc) return rc;
-    size_t u = 0;
-    for (size_t s = 0; s < n; s++) u += t->freq[s] != 0;
-    if (u <= BUCKETS) {
-        if (bits <= 8 && !(t->lookups = calloc(1, sizeof *t->lookups))) return BRV_NO_MEMORY;
-        by_frequency(t->freq, n, symbol);
-        fill_buckets(t, symbol, u, prob_bits);
-    } else if ((rc = fill_strides(t, n, prob_bits))) return rc;
+    if (!t->slot || !t->symbol) return BRV_NO_MEMORY;
+    if (has_buckets(t->freq, n)) expand_buckets(t, n, prob_bits);
+    else if (fill_strides(t, n, prob_bits)) return BRV_NO_MEMORY;
     if (prob_bits > 12 || bits > 8) return 0;
     if (!(t->packed = malloc(slots * sizeof *t->packed))) return BRV_NO_MEMORY;
     for (size_t i = 0; i < slots; i++)
@@ -192,12 +211,27 @@ static int load_table(rans_table *t, cursor *c, unsigned bits, unsigned prob_bit
     return 0;
 }
 
-int rans_load(node *nd, cursor *c)
+static int load_table(rans_table *t, const brv_kernels *k, cursor *c, unsigned bits, unsigned prob_bits)
+{
+    const size_t n = (size_t)1 << bits;
+    t->freq = malloc(n * sizeof *t->freq);
+    if (!t->freq) return BRV_NO_MEMORY;
+    const int rc = rans_read_frequencies(c, n, prob_bits, t->freq);
+    if (rc) return rc;
+    if (bits <= 8 && has_buckets(t->freq, n)) {
+        uint16_t symbol[BUCKETS];
+        if (!(t->lookups = calloc(1, sizeof *t->lookups))) return BRV_NO_MEMORY;
+        fill_lookups(t->lookups, symbol, t->freq, n, prob_bits);
+    }
+    return t->lookups && k->by_bucket ? 0 : expand(t, bits, prob_bits);
+}
+
+int rans_load(node *nd, const brv_kernels *k, cursor *c)
 {
     nd->rans = calloc(nd->tables, sizeof *nd->rans);
     if (!nd->rans) return BRV_NO_MEMORY;
     for (uint32_t i = 0; i < nd->tables; i++) {
-        int rc = load_table(&nd->rans[i], c, nd->bits, nd->max_len);
+        int rc = load_table(&nd->rans[i], k, c, nd->bits, nd->max_len);
         if (rc) return rc;
     }
     return left(c) ? BRV_TRAILING : 0;
@@ -208,6 +242,7 @@ int rans_prepare_encode(node *nd)
     const size_t symbols = (size_t)1 << nd->bits;
     for (uint32_t i = 0; i < nd->tables; i++) {
         rans_table *t = &nd->rans[i];
+        if (!t->slot && expand(t, nd->bits, nd->max_len)) return BRV_NO_MEMORY;
         t->step = calloc(symbols, sizeof *t->step);
         t->by_rank = malloc((sizeof *t->by_rank << nd->max_len) + sizeof(uint32_t)); /* it is read by u32 */
         if (!t->step || !t->by_rank) return BRV_NO_MEMORY;
@@ -233,6 +268,14 @@ int rans_prepare_encode(node *nd)
         }
     }
     return 0;
+}
+
+size_t rans_unexpanded(const node *nd)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; nd->rans && i < nd->tables; i++)
+        if (!nd->rans[i].slot) bytes += (size_t)8 << nd->max_len;
+    return bytes;
 }
 
 void rans_free(node *nd)
