@@ -331,6 +331,9 @@ class Index:
         self._blocks = ffi.from_buffer("uint64_t[]", blocks)
         self.handle = ffi.new("brv_index *", (self._sections, self._blocks, len(sections), begin, size))
 
+    def __len__(self) -> int:
+        return len(self._sections)
+
     def blocks_good(self, section: int) -> bool:
         """Whether the payloads of a section follow one another and fill its record, none above its limit."""
         return bool(lib.brv_blocks_good(self.handle, section))

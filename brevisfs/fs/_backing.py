@@ -30,6 +30,9 @@ class Reader(Protocol):
 
 Key = tuple[Kind, Identity]
 
+_PREPARED_BYTES = 8
+"""What the front holds of each section, whether that is prepared or not."""
+
 
 @dataclass(slots=True, eq=False)
 class Backing:
@@ -114,7 +117,7 @@ class Backings:
         if reader is None:
             opened.front_file = FrontFile(self._front)
         elif not opened.weight:
-            opened.weight = reader.memory
+            opened.weight = reader.memory + _PREPARED_BYTES * len(reader.index)
             self._change_memory(opened.weight)
             if reader.size:
                 opened.front_file = FrontFile(self._front, opened.identity, reader.index)
