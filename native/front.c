@@ -226,6 +226,12 @@ static void reply_reading(const brv_front *f, uint64_t unique, const reading *r)
     reply(f, unique, parts, r->n + 1, 0);
 }
 
+static void reply_bytes(worker *w, uint64_t unique, size_t n)
+{
+    struct iovec parts[2] = {[1] = {w->reply, n}};
+    reply(w->front, unique, parts, 2, 0);
+}
+
 /* Plans [*at, end) of an archive, `at_once` only if it takes no time, and has decoded what will be wanted next. */
 static bool plan(worker *w, brv_file *file, uint64_t *at, uint64_t end, bool at_once)
 {
@@ -238,7 +244,7 @@ static bool plan(worker *w, brv_file *file, uint64_t *at, uint64_t end, bool at_
     return planned;
 }
 
-/* Ends the reading that is planned, whose n bytes are all that is asked for if `whole`: else they go to w->reply. */
+/* Ends the reading that is planned, and answers with it if it is the `whole` request: else its bytes go to w->reply. */
 static bool finish(worker *w, uint64_t unique, bool whole, bool at_once)
 {
     brv_front *f = w->front;
@@ -263,8 +269,7 @@ static bool answer_rest(worker *w, brv_file *file, uint64_t unique, uint64_t beg
     const bool good = !reading_all(&w->reading, file, at, end, w->reply + (at - begin), w->scratch);
     pthread_mutex_unlock(&w->front->lock);
     if (!good) return false;
-    struct iovec parts[2] = {[1] = {w->reply, end - begin}};
-    reply(w->front, unique, parts, 2, 0);
+    reply_bytes(w, unique, end - begin);
     return true;
 }
 
@@ -290,8 +295,7 @@ static bool answer_plain(worker *w, const brv_file *file, uint64_t unique, uint6
         if (got > 0) done += (size_t)got;
         else if (errno != EINTR) return false;
     }
-    struct iovec parts[2] = {[1] = {w->reply, done}};
-    reply(w->front, unique, parts, 2, 0);
+    reply_bytes(w, unique, done);
     return true;
 }
 

@@ -76,10 +76,10 @@ typedef struct {
 /* One rANS table: per slot of 2^prob_bits the frequency (bits 16-31), rank (0-15), and symbol. For bytes and at most 12
  * bits also in one word: frequency - 1 (bits 20-31), rank (8-19), symbol (0-7). */
 typedef struct {
-    uint32_t *slot; /* or NULL with look-ups, and symbol and packed as well */
+    uint32_t *slot; /* until encoding is prepared NULL with look-ups, and symbol and packed as well */
     uint16_t *symbol;
     uint32_t *packed;
-    rans_lookups *lookups; /* or NULL */
+    rans_lookups *lookups; /* or NULL: see by_bucket */
     uint32_t *freq;        /* 2^b */
     rans_step *step;       /* 2^b, for encoding */
     uint16_t *by_rank;     /* slots, likewise */
@@ -321,7 +321,7 @@ typedef struct brv_kernels {
      * read. *ahead is prefetched on the way. 0 or BRV_PAYLOAD. */
     int (*huff8)(const huff_table *t, huff_stream *s, unsigned n, const uint8_t *floor, uint8_t *out, size_t m,
                  prefetcher *ahead);
-    /* rans and rans_two decode tables with look-ups by these; else tables are to be there slot by slot, too */
+    /* tables of few symbols are decoded by look-ups, and have these; others are there slot by slot */
     bool by_bucket;
     /* the m words of one class; x: the states of the lanes; the words of renormalisation are taken from the item */
     int (*rans)(const rans_table *t, unsigned prob_bits, unsigned container, uint32_t *x, unsigned lanes, cursor *item,

@@ -218,12 +218,11 @@ static int load_table(rans_table *t, const brv_kernels *k, cursor *c, unsigned b
     if (!t->freq) return BRV_NO_MEMORY;
     const int rc = rans_read_frequencies(c, n, prob_bits, t->freq);
     if (rc) return rc;
-    if (bits <= 8 && has_buckets(t->freq, n)) {
-        uint16_t symbol[BUCKETS];
-        if (!(t->lookups = calloc(1, sizeof *t->lookups))) return BRV_NO_MEMORY;
-        fill_lookups(t->lookups, symbol, t->freq, n, prob_bits);
-    }
-    return t->lookups && k->by_bucket ? 0 : expand(t, bits, prob_bits);
+    if (!k->by_bucket || bits > 8 || !has_buckets(t->freq, n)) return expand(t, bits, prob_bits);
+    uint16_t symbol[BUCKETS];
+    if (!(t->lookups = calloc(1, sizeof *t->lookups))) return BRV_NO_MEMORY;
+    fill_lookups(t->lookups, symbol, t->freq, n, prob_bits);
+    return 0;
 }
 
 int rans_load(node *nd, const brv_kernels *k, cursor *c)
