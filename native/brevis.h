@@ -141,9 +141,10 @@ void brv_front_serve(brv_front *f);
 int brv_front_attached(const brv_front *f);
 
 /* Reads of archives; extents and other steps decoded for them, found decoded, and waited for as another decoded them;
- * steps that failed; extents decoded ahead; bytes of memory that extents and programs take. */
+ * steps that failed; extents decoded ahead; stored bytes fetched past the page cache; bytes of memory that extents and
+ * programs take. */
 typedef struct {
-    uint64_t requests, decoded, found, joined, failed, ahead, cached_bytes, program_bytes;
+    uint64_t requests, decoded, found, joined, failed, ahead, fetched_bytes, cached_bytes, program_bytes;
 } brv_counters;
 void brv_front_count(brv_front *f, brv_counters *counters);
 

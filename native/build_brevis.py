@@ -14,6 +14,7 @@ SOURCES = [
     "decode.c",
     "encode.c",
     "extents.c",
+    "fetch.c",
     "folder.c",
     "front.c",
     "huffman.c",

@@ -31,7 +31,7 @@ enum { SMALL = 64 << 10 };
 /* The event loop receives so many questions in vain before the thread does. */
 enum { VAIN = 4 };
 
-/* What threads ask the scheduler for: the one that receives, and those that decode. */
+/* What threads ask the scheduler for: those that receive or fetch, and those that decode. */
 enum { RECEIVER_NS = 100000, WORKER_NS = 10000000 };
 
 /* A request as it was received, `result` bytes of it, or what receiving it gave. A read of `file`, if it is one. */
@@ -477,13 +477,26 @@ static void *work(void *of)
 
 static void *have_reserve(void *of)
 {
-    worker *w = of;
-    brv_front *f = w->front;
+    brv_front *f = of;
     be_scheduled_for(WORKER_NS);
     pthread_mutex_lock(&f->lock);
     while (!f->ending) {
         line_wait(&f->filler, &f->lock);
         extents_fill_reserve(f);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+static void *fetch_all(void *of)
+{
+    brv_front *f = of;
+    be_scheduled_for(RECEIVER_NS);
+    pthread_mutex_lock(&f->lock);
+    for (;;) {
+        if (fetch_one(f)) continue;
+        if (f->ending) break;
+        line_wait(&f->fetchers, &f->lock);
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
@@ -507,6 +520,15 @@ static bool worker_begin(brv_front *f, worker *w, void *run(void *))
     if (w->scratch && w->message && w->reply && !pthread_create(&w->thread, NULL, run, w)) return true;
     worker_end(w);
     return false;
+}
+
+static bool threads_begin(brv_front *f, unsigned threads)
+{
+    for (; f->n < threads + 1; f->n++)
+        if (!worker_begin(f, &f->workers[f->n], f->n ? work : receive_all)) return false;
+    for (; f->n_suppliers < 1 + FETCHERS; f->n_suppliers++)
+        if (pthread_create(&f->suppliers[f->n_suppliers], NULL, f->n_suppliers ? fetch_all : have_reserve, f)) return false;
+    return true;
 }
 
 /* ---- the event loop ------------------------------------------------------------------------ */
@@ -590,15 +612,11 @@ brv_front *brv_front_new(unsigned threads, size_t limit, const char *cpu)
     f->loop = -1;
     f->passing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
     f->waking = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    f->workers = calloc(threads + 2, sizeof *f->workers);
-    bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers;
+    f->workers = calloc(threads + 1, sizeof *f->workers);
     sigset_t all, before; /* signals are for the other threads */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (good && f->n < threads + 2) {
-        good = worker_begin(f, &f->workers[f->n], !f->n ? receive_all : f->n == 1 ? have_reserve : work);
-        f->n += good;
-    }
+    const bool good = extents_begin(f, limit) && f->passing >= 0 && f->waking >= 0 && f->workers && threads_begin(f, threads);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (good) return f;
     brv_front_free(f);
@@ -619,12 +637,14 @@ void brv_front_end(brv_front *f)
     line_wake_all(&f->idle);
     line_wake_all(&f->turn);
     line_wake_all(&f->filler);
+    line_wake_all(&f->fetchers);
     pthread_mutex_unlock(&f->lock);
     for (; f->n; f->n--) {
         worker *w = &f->workers[f->n - 1];
         pthread_join(w->thread, NULL);
         worker_end(w);
     }
+    for (; f->n_suppliers; f->n_suppliers--) pthread_join(f->suppliers[f->n_suppliers - 1], NULL);
     pthread_mutex_lock(&f->lock);
     for (message *m; (m = take_first(&f->reads, &f->last_read)); give_message(f, m)) file_end(m->file);
     if (f->given) give_message(f, f->given);

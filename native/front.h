@@ -1,4 +1,4 @@
-/* What extents.c, programs.c, reading.c, front.c and interpose.c share: docs/design/mount.md tells how they work together. */
+/* What extents.c, fetch.c, programs.c, reading.c, front.c and interpose.c share: docs/design/mount.md tells how they work together. */
 #ifndef BREVIS_FRONT_H
 #define BREVIS_FRONT_H
 
@@ -19,6 +19,10 @@ enum { STEPS = 128, STEP_BYTES = 256 << 10 };
 /* The programs that one reading uses take at most so many bytes, and one program. */
 enum { PROGRAMS_AT_ONCE = 4 << 20 };
 
+/* What is stored is fetched in chunks, which begin at multiples of so many bytes; the threads that do it, and how many
+ * chunks can be waiting for one. */
+enum { CHUNK = 512 << 10, FETCHERS = 4, FETCHES = 64 };
+
 enum { FILE_BUCKETS = 256, HANDLE_BUCKETS = 1024, STREAMS = 16 };
 
 /* Inodes that can be known to be bare at a time, those whose numbers differ in the low bits. */
@@ -27,8 +31,8 @@ enum { BARE = 1 << 14 };
 enum extent_state { DECODING, READY, FAILED };
 
 /* [begin, begin + size) of a file, decoded: a block, a part of one that is larger than LARGEST_EXTENT, or, if it was decoded
- * ahead, a run of blocks (reading.c). No byte is in two. Its memory,
- * `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `asked` tells which of
+ * ahead, a run of blocks (reading.c). Or a chunk as it is stored, from begin - STORED on (fetch.c). No byte is in two. Its
+ * memory, `bytes`, is its own for ever; what it is an extent of changes. While `pins` > 0 it is in use. `asked` tells which of
  * 64 bytes that stand for all have been asked for; `ahead`: none has, and it was decoded at the time `born` because they
  * soon would be. */
 typedef struct extent {
@@ -42,16 +46,27 @@ typedef struct extent {
     struct extent *older, *newer;
 } extent;
 
+#define STORED (UINT64_C(1) << 63)
+
 /* By when they were used last. */
 typedef struct {
     extent *oldest, *newest;
 } aged;
 
 /* A run of reads each of which begins about where another ended. It has read up to `next`, `run` bytes in a row; what
- * it needs is being decoded up to `ahead`. `used` tells when it went on last. */
+ * it needs is being decoded up to `ahead`, and fetched up to `fetched` of what is stored. `used` tells when it went on
+ * last. */
 typedef struct {
-    uint64_t next, run, ahead, used;
+    uint64_t next, run, ahead, fetched, used;
 } stream;
+
+/* A chunk that is to be fetched; `begun` when a thread sees to it, until there is an extent or there will be none. Unless
+ * `keep`, it is only for the kernel to read. */
+typedef struct {
+    brv_file *file;
+    uint64_t begin;
+    bool begun, keep;
+} fetch;
 
 /* A section of a file, ready to be decoded. While it has users (steps, and sections that refer to it) it stays. */
 typedef struct prepared {
@@ -72,6 +87,9 @@ struct brv_file {
     size_t extents;
     unsigned readings; /* that are under way */
     int fd;
+    enum { MAYBE_DIRECT, DIRECT, NOT_DIRECT } reads; /* whether past the page cache */
+    int direct;                  /* the descriptor for that, or -1 */
+    uint64_t cached, cached_end; /* where the kernel has what is stored in memory, as far as that is known */
     brv_index index;
     prepared **prepared; /* of each section that is */
     size_t missing;      /* the section that stopped reading ahead as it is not prepared, if there is one of this number */
@@ -122,6 +140,7 @@ struct brv_front {
     line done; /* those that wait for another's decode, or for readings to end */
     line turn; /* the thread that receives, while the event loop does */
     line filler; /* the thread that has memory in reserve */
+    line fetchers;
     line large; /* those that wait to prepare a section with a large prologue */
     brv_counters counters;
     const char *cpu; /* what decodes: see brv_cpu */
@@ -137,6 +156,10 @@ struct brv_front {
     aged used, ahead;
     struct unused *reserve;
     size_t reserved; /* bytes of `held` that are in reserve, or about to be */
+
+    /* fetch.c */
+    fetch fetches[FETCHES];
+    unsigned n_fetches;
 
     /* programs.c */
     size_t programs; /* bytes of memory that they have */
@@ -159,7 +182,9 @@ struct brv_front {
     bool looping;             /* the event loop receives, not the thread */
     int device, loop, passing, waking; /* descriptors: the last three an epoll's and two eventfds */
     unsigned n;
-    struct worker *workers; /* n threads; the first one receives, the second has memory in reserve */
+    struct worker *workers; /* n threads; the first one receives */
+    unsigned n_suppliers;
+    pthread_t suppliers[1 + FETCHERS]; /* the first one has memory in reserve, the others fetch */
 };
 
 /* ---- extents.c: all with the lock held ----------------------------------------------------- */
@@ -181,6 +206,27 @@ void extents_shrink(brv_front *f);
 void extents_fill_reserve(brv_front *f);
 /* Whether so many bytes more may be decoded ahead. What was decoded ahead long ago and never asked for makes room. */
 bool extents_room_ahead(brv_front *f, size_t bytes);
+
+/* ---- fetch.c: all with the lock held, which all but fetch_ahead and fetch_cancel give up meanwhile --------- */
+
+/* What a range of an archive is read from, until fetched_unuse. */
+typedef struct {
+    source from;
+    extent *used[SPANS];
+} fetched;
+
+/* Waits for what is being fetched of [lo, hi) of the archive, at least one byte. */
+void fetched_use(brv_file *file, uint64_t lo, uint64_t hi, fetched *of);
+void fetched_unuse(brv_front *f, fetched *of);
+/* Has fetched what is stored of what will be decoded ahead for a stream, and later. */
+void fetch_ahead(brv_file *file, stream *s);
+/* Nothing that has not been begun is fetched of a file. */
+void fetch_cancel(brv_file *file);
+/* Fetches the chunk that has waited longest; false if none waits. */
+bool fetch_one(brv_front *f);
+/* A file is opened, and closed: where it is not being read. */
+void fetch_open(brv_file *file);
+void fetch_close(brv_file *file);
 
 /* ---- programs.c: all with the lock held ---------------------------------------------------- */
 

@@ -438,10 +438,32 @@ uint64_t checksum_of_two(const uint8_t *a, size_t n, const uint8_t *b, size_t m)
 
 /* ---- read.c -------------------------------------------------------------------------------- */
 
+/* n bytes of an archive, from `begin` on, that are in memory. */
+typedef struct {
+    uint64_t begin;
+    size_t n;
+    const uint8_t *bytes;
+} span;
+
+enum { SPANS = 4 };
+
+/* What an archive is read from: what is in n spans from there, all else from its descriptor; `at_once` only what the kernel
+ * has in memory. */
+typedef struct {
+    int fd;
+    bool at_once;
+    unsigned n;
+    span spans[SPANS];
+} source;
+
 /* The program of a section, whose part of the index and prologue are checked before. NULL, and why in st. */
-brv_program *section_program(int fd, const brv_index *index, size_t section, const char *cpu, brv_scratch *scratch,
-                             brv_status *st);
-/* Where the archive has the payload of the block that byte `at` of a section is in. */
-uint64_t stored_at(const brv_section *section, uint64_t at);
+brv_program *section_program(const source *from, const brv_index *index, size_t section, const char *cpu,
+                             brv_scratch *scratch, brv_status *st);
+/* As brv_read, of one part. */
+int read_part(const source *from, const brv_part *part, brv_scratch *scratch, uint8_t *out, brv_status *st);
+/* Where the archive has block `block` of a section, with the 4 bytes before its payload. */
+uint64_t stored_at(const brv_section *section, uint64_t block);
+/* The block that byte `at` of a section is in. */
+uint64_t block_at(const brv_section *section, uint64_t at);
 
 #endif

@@ -89,17 +89,21 @@ static int keep(brv_file *file, size_t number, brv_program *program, prepared *t
     return 0;
 }
 
-/* Reads and checks a section's prologue, without the lock. NULL after an error, or if another thread has prepared it. */
+/* Reads and checks a section's prologue, without the lock for the most part. NULL after an error, or if another thread has prepared it. */
 static brv_program *new_program(brv_file *file, size_t number, brv_scratch *s, brv_status *st)
 {
     brv_front *f = file->front;
-    const bool large = file->index.sections[number].prologue > LARGE_PROLOGUE;
+    const brv_entry *e = &file->index.sections[number];
+    const bool large = e->prologue > LARGE_PROLOGUE;
+    fetched of;
     while (large && f->preparing_large) line_wait(&f->large, &f->lock);
     if (large && file->prepared[number]) return NULL;
     f->preparing_large |= large;
+    fetched_use(file, e->record, e->record + e->prologue, &of);
     pthread_mutex_unlock(&f->lock);
-    brv_program *program = section_program(file->fd, &file->index, number, f->cpu, s, st);
+    brv_program *program = section_program(&of.from, &file->index, number, f->cpu, s, st);
     pthread_mutex_lock(&f->lock);
+    fetched_unuse(f, &of);
     if (large) {
         f->preparing_large = false;
         line_wake_all(&f->large);

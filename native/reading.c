@@ -3,9 +3,6 @@
  * Blocks that a request wants whole are decoded to where it wants them and not kept, for the kernel will have them.
  * Blocks that it wants a part of are kept, as extents. What a reader will want next is decoded to extents, all of it.
  * An extent is decoded once however many ask. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-
 #include "front.h"
 
 /* How far ahead of a reader is decoded, in bytes, and after how many in a row: more than one read of 1 MiB that does not
@@ -14,9 +11,6 @@ enum { MOST_AHEAD = 4 << 20, ONE_READ = REQUEST + 4096, AHEAD_BYTES = 512 << 10 
 
 /* What is decoded ahead is kept in runs of so many bytes of small blocks. */
 enum { RUN_BYTES = 256 << 10 };
-
-/* How far behind what is decoded ahead the kernel is to read ahead, in stored bytes. */
-enum { FORESEEN = 8 << 20 };
 
 /* A reading of so many pieces is quick, if no more of their bytes are to be decoded than this. */
 enum { FEW = 16, FEW_BYTES = 256 << 10 };
@@ -60,7 +54,7 @@ brv_file *brv_file_new(brv_front *f, const uint64_t identity[5], const brv_index
     brv_file *file = file_of(f, identity);
     if (file) {
         file->known = true;
-        file->fd = -1;
+        file->fd = file->direct = -1;
         file->index = index ? *index : (brv_index){0};
         file->missing = file->index.n;
         file->prepared = none;
@@ -73,6 +67,7 @@ void brv_file_open(brv_file *file, int fd)
 {
     pthread_mutex_lock(&file->front->lock);
     file->fd = fd;
+    fetch_open(file);
     memset(file->streams, 0, sizeof file->streams);
     pthread_mutex_unlock(&file->front->lock);
 }
@@ -87,6 +82,7 @@ int brv_file_close(brv_file *file, int wait)
     while (wait && file->readings) line_wait(&f->done, &f->lock);
     const bool closed = !file->readings;
     if (closed) file->fd = -1;
+    if (closed) fetch_close(file);
     pthread_mutex_unlock(&f->lock);
     return closed;
 }
@@ -288,9 +284,19 @@ static step *next_step(reading *r)
     return r->next < r->n ? &r->steps[r->next++] : NULL;
 }
 
-static int decode(const reading *r, const step *of, brv_scratch *s, bool at_once, brv_status *st)
+static int decode(const source *from, const step *of, brv_scratch *s, brv_status *st)
 {
-    return brv_read(r->file->fd, &of->part, 1, s, of->extent ? of->extent->bytes : of->out, at_once, st);
+    return read_part(from, &of->part, s, of->extent ? of->extent->bytes : of->out, st);
+}
+
+/* Waits for what is being fetched of what a step decodes. The caller has the lock, which is given up meanwhile. */
+static void use_fetched(brv_file *file, const step *of, fetched *what)
+{
+    const brv_section *s = of->part.section;
+    const uint64_t first = block_at(s, of->part.lo), last = block_at(s, of->part.hi - 1);
+    /* A section's first block with what comes before it, so that no part of a chunk is nobody's. */
+    const uint64_t lo = first ? stored_at(s, first) : file->index.sections[of->of->number].record;
+    fetched_use(file, lo, stored_at(s, last + 1), what);
 }
 
 /* A step has been decoded, or has failed. The caller has the lock. */
@@ -313,9 +319,12 @@ static void take_part(reading *r, brv_scratch *s)
     brv_front *f = r->file->front;
     for (step *of; (of = next_step(r));) {
         brv_status st;
+        fetched what;
+        use_fetched(r->file, of, &what);
         pthread_mutex_unlock(&f->lock);
-        decode(r, of, s, false, &st);
+        decode(&what.from, of, s, &st);
         pthread_mutex_lock(&f->lock);
+        fetched_unuse(f, &what);
         step_done(r, of, &st);
     }
 }
@@ -361,11 +370,12 @@ void reading_carry_out(reading *r, brv_scratch *s)
 void reading_carry_out_at_once(reading *r, brv_scratch *s)
 {
     brv_front *f = r->file->front;
+    const source from = {.fd = r->file->fd, .at_once = true};
     brv_status st = {.code = 0};
     for (unsigned i = 0; i < r->n; i++) {
         step *of = &r->steps[i];
         if (!of->mine) continue;
-        if (!st.code && decode(r, of, s, true, &st)) st.code = BRV_UNPREPARED;
+        if (!st.code && decode(&from, of, s, &st)) st.code = BRV_UNPREPARED;
         pthread_mutex_lock(&f->lock);
         step_done(r, of, &st);
         pthread_mutex_unlock(&f->lock);
@@ -405,26 +415,10 @@ static void leave(reading *r)
     reading_unused(f, r);
 }
 
-/* Has the kernel read what is stored so far behind what a reading ahead decodes: what others will decode before long.
- * Otherwise decoding would wait for the disk, and the disk for decoding. The caller has the lock. */
-static void foresee(reading *r)
-{
-    if (!r->ahead || r->next || r->helpers > 1) return; /* who helped first has done it */
-    const brv_part *first = &r->steps[0].part, *last = &r->steps[r->n - 1].part;
-    const uint64_t from = stored_at(first->section, first->lo), to = stored_at(last->section, last->hi);
-    /* No bytes would be all that follow. */
-    if (to <= from) return;
-    /* Meanwhile others may decode it all, and its programs go. */
-    pthread_mutex_unlock(&r->file->front->lock);
-    posix_fadvise(r->file->fd, (off_t)(from + FORESEEN), (off_t)(to - from), POSIX_FADV_WILLNEED);
-    pthread_mutex_lock(&r->file->front->lock);
-}
-
 void reading_help(brv_front *f, brv_scratch *s)
 {
     reading *r = f->offered;
     r->helpers++;
-    foresee(r);
     take_part(r, s);
     withdraw(r);
     r->helpers--;
@@ -443,6 +437,7 @@ void readings_free(brv_front *f)
             brv_file *file = f->files[i];
             f->files[i] = file->next;
             if (file->known) programs_free(file);
+            if (file->known) fetch_close(file);
             free(file->prepared);
             free(file);
         }
@@ -495,6 +490,7 @@ void read_ahead(brv_file *file, uint64_t begin, uint64_t end)
     f->now++;
     stream *s = follow(file, begin, end);
     if (s->run <= ONE_READ || f->ending) return;
+    fetch_ahead(file, s);
     const uint64_t far = s->next + (s->run < MOST_AHEAD ? s->run : MOST_AHEAD);
     const uint64_t target = far < file->index.size ? far : file->index.size;
     while (s->ahead < target && extents_room_ahead(f, 2 * AHEAD_BYTES)) {
@@ -508,6 +504,7 @@ static void cancel_ahead(brv_file *file)
 {
     static const brv_status cancelled = {.code = BRV_UNPREPARED, .node = -1, .what = "the archive is being closed"};
     brv_front *f = file->front;
+    fetch_cancel(file);
     for (reading **at = &f->offered; *at;) {
         reading *r = *at;
         if (r->file != file || !r->ahead) {

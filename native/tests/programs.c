@@ -1,14 +1,16 @@
-/* Checks that programs come and go: an archive of many sections, some damaged, some of which refer to others, is read by
- * threads that open, close and forget it under several identities, while the limit of memory changes. What is damaged,
- * and nothing else, cannot be read. `programs ROUNDS`: openings by each thread. */
+/* Checks that programs, and what is fetched, come and go: an archive of many sections, some damaged, some of which refer to
+ * others, is read by threads that open, close and forget it under several identities, while the limit of memory changes
+ * and the kernel forgets what it has of it. What is damaged, and nothing else, cannot be read. `programs ROUNDS`: openings
+ * by each thread. */
 #define _GNU_SOURCE
-#include <sys/mman.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "../front.h"
 #include "support.h"
 
-enum { READERS = 4, FILES = 3, SECTIONS = 300, LARGEST = 150000, LONGEST = 1 << 20, SMALLEST_BLOCK = 64, DAMAGED = 8 };
+enum { READERS = 4, FILES = 3, SECTIONS = 300, LARGEST = 150000, LONGEST = 1 << 20, STRAIGHT = 8, SMALLEST_BLOCK = 64, DAMAGED = 8 };
 
 typedef struct {
     uint64_t begin, end;
@@ -33,6 +35,7 @@ typedef struct {
     shared files[FILES];
     unsigned rounds;
     int running; /* readers */
+    uint64_t fetched;
 } setting;
 
 typedef struct {
@@ -108,8 +111,10 @@ static void make_archive(setting *s, uint64_t *rng)
     s->flat = malloc((size_t)SECTIONS * LARGEST);
     s->sections = calloc(SECTIONS, sizeof *s->sections);
     s->blocks = calloc((size_t)SECTIONS * (LARGEST / SMALLEST_BLOCK + 1), 2 * sizeof *s->blocks);
-    s->fd = memfd_create("archive", MFD_CLOEXEC);
-    CHECK(s->flat && s->sections && s->blocks && s->fd >= 0, "out of memory");
+    FILE *file = tmpfile();
+    CHECK(s->flat && s->sections && s->blocks && file, "out of memory, or no room for a file");
+    s->fd = dup(fileno(file));
+    fclose(file);
     uint64_t at = 48;
     for (size_t i = 0; i < SECTIONS; i++) {
         brv_entry *e = &s->sections[i];
@@ -200,7 +205,7 @@ static void *reader(void *of)
         uint64_t at = below(&rng, s->index.size);
         /* In a row, so that it is read ahead for, or not. */
         const bool straight = below(&rng, 2);
-        for (uint64_t reads = 1 + below(&rng, 8); reads; reads--) {
+        for (uint64_t reads = 1 + below(&rng, straight ? 2 * STRAIGHT : STRAIGHT); reads; reads--) {
             const uint64_t rest = s->index.size - at, n = 1 + below(&rng, straight ? LONGEST : 5000);
             read_one(s, file, at, (size_t)(n < rest ? n : rest), out, scratch);
             at = straight && n < rest ? at + n : below(&rng, s->index.size);
@@ -215,10 +220,12 @@ static void *reader(void *of)
 
 static void change(setting *s)
 {
-    static const size_t limits[] = {0, 64 << 10, 1 << 20, 16 << 20};
+    static const size_t limits[] = {0, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 64 << 20};
     uint64_t rng = 5;
+    CHECK(!fsync(s->fd), "not written");
     while (__atomic_load_n(&s->running, __ATOMIC_SEQ_CST)) {
-        brv_front_limit(s->front, limits[below(&rng, 4)]);
+        if (!below(&rng, 8)) brv_front_limit(s->front, limits[below(&rng, sizeof limits / sizeof *limits)]);
+        if (!below(&rng, 4)) posix_fadvise(s->fd, 0, 0, POSIX_FADV_DONTNEED);
         usleep(200);
     }
 }
@@ -246,6 +253,7 @@ static void end(setting *s)
         s->files[i].file = NULL;
     }
     brv_front_count(s->front, &counters);
+    s->fetched += counters.fetched_bytes;
     CHECK(!counters.program_bytes && !s->front->oldest_program && !s->front->newest_program, "programs are left");
     for (unsigned i = 0; i < FILE_BUCKETS; i++)
         for (const brv_file *file = s->front->files[i]; file; file = file->next)
@@ -269,6 +277,7 @@ int main(int argc, char **argv)
         run(s);
         end(s);
     }
+    printf("programs: %zu bytes were fetched\n", (size_t)s->fetched);
     close(s->fd);
     free(s->sections);
     free(s->blocks);

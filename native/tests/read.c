@@ -71,7 +71,7 @@ static void check_lost(int fd, brv_scratch *scratch, int code, bool in_target, u
 static int prepared(int fd, const brv_index *index, size_t section, brv_scratch *scratch)
 {
     brv_status st;
-    brv_program *program = section_program(fd, index, section, NULL, scratch, &st);
+    brv_program *program = section_program(&(source){.fd = fd}, index, section, NULL, scratch, &st);
     CHECK(!program == (st.code != 0), "code %d", st.code);
     brv_program_free(program);
     return st.code;

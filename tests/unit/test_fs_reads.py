@@ -4,8 +4,6 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -19,57 +17,12 @@ from brevisfs.dsl import Lit, Raw, Repeat, to_wire
 from brevisfs.fs._backing import Backing
 from brevisfs.fs._reads import SMALLEST_BUDGET, Reads
 from brevisfs.fs._tuning import REQUEST
-from brevisfs.store import Identity, Kind
-from tests.archives import Part, assemble, encoded, opened, original
-from tests.stores import noise, raw_archive
+from tests.archives import Part, assemble, encoded, original
+from tests.reads import BLOCK, Setting, archive_of, run
+from tests.stores import noise
 
-BLOCK = 128 * 1024
 RUN = 2 * BLOCK
 MEGABYTE = 1 << 20
-
-
-class Setting:
-    """Reads, with archives to read."""
-
-    def __init__(self, budget: int, held: ExitStack) -> None:
-        self.reads = Reads(budget, 2, Reader)
-        held.callback(self.reads.front.end)
-        self._held = held
-
-    async def open(self, archive: bytes) -> Backing:
-        return await self.adopt(os.dup(self._held.enter_context(opened(archive))))
-
-    async def adopt(self, file: int) -> Backing:
-        opened = Backing("m.brv", Kind.ARCHIVE, Identity.of(os.fstat(file)), file)
-        return await self.reads.backings.adopt(opened)
-
-    async def read(self, backing: Backing, offset: int, size: int) -> bytes:
-        return bytes(await self.reads.read(backing, offset, size))
-
-    async def closed(self) -> None:
-        """Waits until all files are: what comes after a read may still be being prepared."""
-        while len(self.reads.backings):
-            await trio.lowlevel.checkpoint()
-
-    def count(self, name: str) -> int:
-        return self.reads.counters()[name]
-
-
-def run(test: Callable[[Setting], Awaitable[None]], budget: int = SMALLEST_BUDGET) -> None:
-    async def limited() -> None:
-        with ExitStack() as held, trio.fail_after(100):
-            setting = Setting(budget, held)
-            await test(setting)
-            for backing in list(setting.reads.backings._open):
-                setting.reads.backings.release(backing)
-            await setting.closed()
-
-    trio.run(limited)
-
-
-def archive_of(*sections: bytes, block: int = BLOCK) -> bytes:
-    return raw_archive(sections, block)
-
 
 DATA = noise(5 * BLOCK + 12_345)
 ARCHIVE = archive_of(DATA[:100], DATA[100:])
