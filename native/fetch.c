@@ -24,7 +24,7 @@ enum { DECODED_AHEAD = 4 << 20 };
 /* What is needed so soon the kernel is to read if there is no room for it. */
 enum { SOON = 2 << 20 };
 
-/* What the kernel has in memory is looked at so many bytes at a time. */
+/* What the kernel has in memory, if it has some, is looked at so many bytes at a time. */
 enum { LOOK = 8 << 20, SMALLEST_PAGE = 4096 };
 
 /* ---- what is known of a file --------------------------------------------------------------- */
@@ -102,13 +102,14 @@ static bool is_cached(const brv_file *file, uint64_t begin)
     return file->cached <= begin && begin + chunk_size(file, begin) <= file->cached_end;
 }
 
-/* Finds out whether the kernel has a chunk in memory, and what comes after it. Gives the lock up meanwhile. */
+/* Finds out whether the kernel has a chunk in memory, and if so, what after it. Gives the lock up meanwhile. */
 static bool look_at_cache(brv_file *file, uint64_t begin)
 {
     if (is_cached(file, begin)) return true;
     const uint64_t rest = file->index.begin - begin;
     pthread_mutex_unlock(&file->front->lock);
-    const size_t there = bytes_cached(file->fd, begin, rest < LOOK ? (size_t)rest : LOOK);
+    size_t there = bytes_cached(file->fd, begin, chunk_size(file, begin));
+    if (there == CHUNK) there = bytes_cached(file->fd, begin, rest < LOOK ? (size_t)rest : LOOK);
     pthread_mutex_lock(&file->front->lock);
     file->cached = begin;
     file->cached_end = begin + there;
