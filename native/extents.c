@@ -83,6 +83,8 @@ static size_t most_in(unsigned class) { return (size_t)SMALLEST_EXTENT << class;
 
 static size_t memory_of(unsigned class) { return most_in(class) + (class >= ALIGNED ? PAGE : 0); }
 
+static bool is_stored(const extent *x) { return x->begin & STORED; }
+
 static void make_newest(brv_front *f, extent *x, bool ahead)
 {
     aged *list = ahead ? &f->ahead : &f->used;
@@ -92,7 +94,7 @@ static void make_newest(brv_front *f, extent *x, bool ahead)
     if (list->newest) list->newest->newer = x;
     else list->oldest = x;
     list->newest = x;
-    if (ahead) f->held_ahead += memory_of(x->class);
+    if (ahead) f->held_ahead[is_stored(x)] += memory_of(x->class);
 }
 
 static void leave_list(brv_front *f, extent *x)
@@ -102,7 +104,7 @@ static void leave_list(brv_front *f, extent *x)
     else list->newest = x->older;
     if (x->older) x->older->newer = x->newer;
     else list->oldest = x->newer;
-    if (x->ahead) f->held_ahead -= memory_of(x->class);
+    if (x->ahead) f->held_ahead[is_stored(x)] -= memory_of(x->class);
 }
 
 /* Nobody finds it any more. */
@@ -301,9 +303,9 @@ void extent_unpin(brv_front *f, extent *x)
     release(f, x);
 }
 
-bool extents_room_ahead(brv_front *f, size_t bytes)
+bool extents_room_ahead(brv_front *f, size_t bytes, size_t decoded)
 {
-    while (f->held_ahead + bytes > most(f) / 4) {
+    while (f->held_ahead[true] + (f->held_ahead[false] > decoded ? f->held_ahead[false] : decoded) + bytes > most(f) / 4) {
         extent *x = f->ahead.oldest;
         if (!x || x->pins || f->now - x->born < STALE) return false;
         forget(f, x);

@@ -22,7 +22,7 @@ enum { FETCHED_AHEAD = 8 << 20 };
 enum { DECODED_AHEAD = 4 << 20 };
 
 /* What is needed so soon the kernel is to read if there is no room for it. */
-enum { SOON = 2 << 20 };
+enum { SOON = 1 << 20 };
 
 /* What the kernel has in memory, if it has some, is looked at so many bytes at a time. */
 enum { LOOK = 8 << 20, SMALLEST_PAGE = 4096 };
@@ -134,7 +134,7 @@ static void remove_fetch(brv_front *f, fetch *x)
 
 static bool has_room(brv_front *f)
 {
-    return extents_room_ahead(f, (size_t)(f->n_fetches + 1) * CHUNK + DECODED_AHEAD);
+    return extents_room_ahead(f, (size_t)(f->n_fetches + 1) * CHUNK, DECODED_AHEAD);
 }
 
 /* False if it is to be tried again. */

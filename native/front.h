@@ -148,7 +148,7 @@ struct brv_front {
 
     /* extents.c */
     size_t limit; /* bytes of memory that extents and programs may have */
-    size_t held, held_ahead; /* that extents have, and have that are ahead */
+    size_t held, held_ahead[2]; /* that extents have, and have that are ahead: decoded ones, chunks as they are stored */
     extent **buckets;
     size_t mask;
     extent *spare[EXTENT_CLASSES], *cold[EXTENT_CLASSES]; /* free ones, with and without memory */
@@ -204,8 +204,9 @@ void extent_unpin(brv_front *f, extent *x);
 void extents_shrink(brv_front *f);
 /* Touches memory that may be needed before long; gives the lock up meanwhile. */
 void extents_fill_reserve(brv_front *f);
-/* Whether so many bytes more may be decoded ahead. What was decoded ahead long ago and never asked for makes room. */
-bool extents_room_ahead(brv_front *f, size_t bytes);
+/* Whether so many bytes more may be ahead, if what is decoded had so many at least. What has been ahead for long and never
+ * asked for makes room. */
+bool extents_room_ahead(brv_front *f, size_t bytes, size_t decoded);
 
 /* ---- fetch.c: all with the lock held, which all but fetch_ahead and fetch_cancel give up meanwhile --------- */
 

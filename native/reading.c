@@ -493,7 +493,7 @@ void read_ahead(brv_file *file, uint64_t begin, uint64_t end)
     fetch_ahead(file, s);
     const uint64_t far = s->next + (s->run < MOST_AHEAD ? s->run : MOST_AHEAD);
     const uint64_t target = far < file->index.size ? far : file->index.size;
-    while (s->ahead < target && extents_room_ahead(f, 2 * AHEAD_BYTES)) {
+    while (s->ahead < target && extents_room_ahead(f, 2 * AHEAD_BYTES, 0)) {
         const uint64_t stop = s->ahead + AHEAD_BYTES < file->index.size ? s->ahead + AHEAD_BYTES : file->index.size;
         if (!begin_ahead(file, &s->ahead, stop)) return;
     }
