@@ -5,8 +5,8 @@ each state on each system, one after the other. States: `cold`, nothing cached a
 backing file in memory but nothing of the mount, which shows what the mount itself costs; `decoded`, the same
 after the daemon has answered the same requests before; `warm`, all in the kernel's page cache. Ratios are
 speeds: above 1 is faster than the pass-through. `--throttle` limits what the disk reads a second (control
-group blkio, as root), and then only `cold` is measured. At 1 GB/s the limit lets some of the first 100 MB pass
-unlimited: that counts for little with `--megabytes 3072`.
+group blkio, as root), and then only `cold` is measured. At 1 GB/s some of the first 100 MB pass unlimited:
+that counts for little with `--megabytes 3072`.
 """
 
 import argparse

@@ -475,7 +475,7 @@ static void *work(void *of)
     return NULL;
 }
 
-static void *have_reserve(void *of)
+static void *see_to_memory(void *of)
 {
     brv_front *f = of;
     be_scheduled_for(WORKER_NS);
@@ -483,6 +483,7 @@ static void *have_reserve(void *of)
     while (!f->ending) {
         line_wait(&f->filler, &f->lock);
         extents_fill_reserve(f);
+        programs_trim(f);
     }
     pthread_mutex_unlock(&f->lock);
     return NULL;
@@ -527,7 +528,7 @@ static bool threads_begin(brv_front *f, unsigned threads)
     for (; f->n < threads + 1; f->n++)
         if (!worker_begin(f, &f->workers[f->n], f->n ? work : receive_all)) return false;
     for (; f->n_suppliers < 1 + FETCHERS; f->n_suppliers++)
-        if (pthread_create(&f->suppliers[f->n_suppliers], NULL, f->n_suppliers ? fetch_all : have_reserve, f)) return false;
+        if (pthread_create(&f->suppliers[f->n_suppliers], NULL, f->n_suppliers ? fetch_all : see_to_memory, f)) return false;
     return true;
 }
 

@@ -139,7 +139,7 @@ struct brv_front {
     line idle; /* threads without work */
     line done; /* those that wait for another's decode, or for readings to end */
     line turn; /* the thread that receives, while the event loop does */
-    line filler; /* the thread that has memory in reserve */
+    line filler; /* the thread that has memory in reserve, and gives some back */
     line fetchers;
     line large; /* those that wait to prepare a section with a large prologue */
     brv_counters counters;
@@ -163,6 +163,7 @@ struct brv_front {
 
     /* programs.c */
     size_t programs; /* bytes of memory that they have */
+    size_t most_programs; /* and have had since malloc last gave back what it could */
     prepared *oldest_program, *newest_program;
     bool preparing_large;
 
@@ -184,7 +185,7 @@ struct brv_front {
     unsigned n;
     struct worker *workers; /* n threads; the first one receives */
     unsigned n_suppliers;
-    pthread_t suppliers[1 + FETCHERS]; /* the first one has memory in reserve, the others fetch */
+    pthread_t suppliers[1 + FETCHERS]; /* the first one sees to memory, the others fetch */
 };
 
 /* ---- extents.c: all with the lock held ----------------------------------------------------- */
@@ -235,6 +236,8 @@ void fetch_close(brv_file *file);
 size_t programs_most(const brv_front *f);
 /* Lets go of what takes programs over that, as far as they are not in use. */
 void programs_shrink(brv_front *f);
+/* Has malloc give back to the system what many programs had; gives the lock up meanwhile. */
+void programs_trim(brv_front *f);
 /* Lets go of all programs of a file, none of which is in use. */
 void programs_free(brv_file *file);
 void program_use(prepared *p);

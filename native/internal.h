@@ -139,7 +139,6 @@ typedef struct {
 struct brv_kernels;
 
 struct brv_program {
-    node nodes[MAX_NODES];
     uint32_t n_nodes;
     uint32_t bits, block;
     uint64_t count;
@@ -148,6 +147,7 @@ struct brv_program {
     size_t scratch;    /* bytes of word arrays one block may need */
     uint32_t paired;   /* the literal of which two blocks are decoded at once, n_nodes if none */
     const struct brv_kernels *k;
+    node nodes[];      /* as many as the bytes of the program may hold, MAX_NODES at most */
 };
 
 /* Ask for the line of the output that will be written some 2 KiB after p: a core that writes beyond its cache waits for

@@ -336,7 +336,9 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
         fail(st, BRV_TYPE, -1, "the block size must be a multiple of 64 up to 2^20");
         return NULL;
     }
-    brv_program *p = calloc(1, sizeof *p);
+    /* No node takes less than two bytes. */
+    const size_t most = wire_len / 2 + 1, size = sizeof(brv_program) + (most < MAX_NODES ? most : MAX_NODES) * sizeof(node);
+    brv_program *p = calloc(1, size);
     if (!p) {
         fail(st, BRV_NO_MEMORY, -1, "out of memory");
         return NULL;
@@ -355,7 +357,7 @@ brv_program *brv_program_new(const uint8_t *wire, size_t wire_len, const uint8_t
         brv_program_free(p);
         return NULL;
     }
-    p->memory += sizeof *p + (shared ? ps.table_bytes : 0);
+    p->memory += size + (shared ? ps.table_bytes : 0);
     for (uint32_t i = 0; i < p->n_nodes; i++) p->memory -= rans_unexpanded(&p->nodes[i]);
     const uint64_t words = count < block ? count : block;
     /* the root's words, one partial block, and what the nodes below need */

@@ -2,6 +2,8 @@
  *
  * A section is prepared (its prologue read and checked, its program made) when it is read for the first time, by the
  * thread that reads it. */
+#include <malloc.h>
+
 #include "front.h"
 
 /* Sections that are prepared in advance at a time. */
@@ -9,6 +11,9 @@ enum { SECTIONS_AHEAD = 16 };
 
 /* Prologues longer than this are read one at a time: they are not in the limit, and can have 64 MiB. */
 enum { LARGE_PROLOGUE = 1 << 20 };
+
+/* So many bytes of programs that were let go of malloc need not have given back to the system. */
+enum { LOOSE = 16 << 20 };
 
 size_t programs_most(const brv_front *f) { return f->limit / 2; }
 
@@ -34,6 +39,7 @@ static void let_go(prepared *p)
     brv_front *f = p->file->front;
     p->file->prepared[p->number] = NULL;
     f->programs -= p->memory;
+    if (f->most_programs - f->programs >= LOOSE) line_wake(&f->filler);
     leave_list(f, p);
     if (p->target) p->target->users--;
     brv_program_free((brv_program *)p->section.program);
@@ -46,6 +52,17 @@ void programs_shrink(brv_front *f)
         newer = p->newer;
         if (!p->users) let_go(p);
     }
+}
+
+void programs_trim(brv_front *f)
+{
+    if (f->most_programs - f->programs < LOOSE) return;
+    f->most_programs = f->programs;
+    pthread_mutex_unlock(&f->lock);
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+    pthread_mutex_lock(&f->lock);
 }
 
 void programs_free(brv_file *file)
@@ -81,6 +98,7 @@ static int keep(brv_file *file, size_t number, brv_program *program, prepared *t
     if (target) target->users++;
     file->prepared[number] = p;
     f->programs += p->memory;
+    if (f->most_programs < f->programs) f->most_programs = f->programs;
     make_newest(f, p);
     p->users++;
     programs_shrink(f);

@@ -7,6 +7,7 @@ fails.
 
 import errno
 import logging
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -24,7 +25,8 @@ log = logging.getLogger("brevisfs.fs")
 SMALLEST_BUDGET = 32 * 1024 * 1024
 
 PROGRAMS = 2 * 1024 * 1024
-"""Bytes of programs that a reader may keep to find out what is damaged. They are not in the budget."""
+"""Bytes of programs that a reader may keep to find out what is damaged. They are not in the budget, and
+neither is what it takes to make one: so one finds out at a time."""
 
 # What a thread holds to decode: the answer, stored bytes, and the parts of blocks before they are joined.
 _THREAD_MEMORY = 3 * REQUEST
@@ -48,6 +50,7 @@ class Reads:
         self.backings = Backings(open_reader, self.front, budget)
         self._threads = trio.CapacityLimiter(threads)
         self._requests = 0
+        self._finding_out = threading.Lock()
 
     def counters(self) -> dict[str, int]:
         """How reads were served: see brv_counters of native/brevis.h."""
@@ -66,26 +69,35 @@ class Reads:
         end = min(offset + size, backing.reader.size)
         if offset >= end:
             return b""
-        try:
-            answer = await trio.to_thread.run_sync(_read, backing, offset, end, limiter=self._threads)
-        except (BrevisError, OSError) as error:
-            _tell(backing, offset, error)
-            raise FUSEError(errno.EIO) from None
+        answer = await trio.to_thread.run_sync(self._read, backing, offset, end, limiter=self._threads)
+        if not isinstance(answer, np.ndarray):
+            _tell(backing, offset, answer)
+            raise FUSEError(errno.EIO)
         return answer.data
 
+    def _read(self, backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8] | BrevisError | OSError:
+        reader, file = backing.reader, backing.front_file
+        assert reader is not None
+        assert file is not None
+        # Here, where only so many are at work: requests that wait for a thread take no memory.
+        out = np.empty(end - offset, np.uint8)
+        if file.read(offset, out):
+            return out
+        with self._finding_out:
+            try:
+                reader.read_into(offset, out)
+            except (BrevisError, OSError) as error:
+                return _bare(error)
+            finally:
+                reader.drop_programs()
+        return out
 
-def _read(backing: Backing, offset: int, end: int) -> npt.NDArray[np.uint8]:
-    reader, file = backing.reader, backing.front_file
-    assert reader is not None
-    assert file is not None
-    # Here, where only so many are at work: requests that wait for a thread take no memory.
-    out = np.empty(end - offset, np.uint8)
-    if not file.read(offset, out):
-        try:
-            reader.read_into(offset, out)
-        finally:
-            reader.drop_programs()
-    return out
+
+def _bare(error: BrevisError | OSError) -> BrevisError | OSError:
+    """Without the frames that it came through, some of which have a large prologue, and would keep it until
+    the garbage collector finds them: that can be after dozens of reads."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def _tell(backing: Backing, offset: int, error: BrevisError | OSError) -> None:

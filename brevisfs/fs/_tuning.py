@@ -17,11 +17,12 @@ _REQUESTS_IN_BACKGROUND = 64
 
 # glibc's M_ARENA_MAX, M_MMAP_THRESHOLD (above any request and answer, which would else be mapped anew each
 # time) and M_TRIM_THRESHOLD. The last two it otherwise raises up to 32 and 64 MiB.
-_MALLOC = {-8: 2, -3: REQUEST + 64 * 1024, -1: 8 * REQUEST}
+_MALLOC = {-8: 1, -3: REQUEST + 64 * 1024, -1: 8 * REQUEST}
 
 
 def spare_memory() -> None:
-    """Keeps what threads have freed from adding up. glibc gives each an arena of its own, up to eight a core.
+    """Keeps what threads have freed from adding up: one arena for all, where glibc gives each its own, up to
+    eight a core.
 
     To be called before there are threads. Does nothing with another libc.
     """

@@ -1,10 +1,15 @@
 """Reads that Python answers, through the cache that it shares with the front: right bytes, bounded memory."""
 
 import errno
+import gc
+import mmap
 import os
 import random
 import threading
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -196,6 +201,98 @@ def test_large_programs_are_made_one_at_a_time() -> None:
         assert s.count("program_bytes") > 4 * length
 
     run(test, 128 << 20)
+
+
+def refused(sections: int) -> bytes:
+    """An archive of sections with a program that breaks a rule, behind a prologue of 1 MiB."""
+    length = (1 << 20) + 8
+    size = bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14))
+    parts = []
+    for number in range(sections):
+        flat = noise(length, number)
+        form = (8, 2 * length, 1 << 20, to_wire(Repeat(2, Lit(Raw()))), size + flat)
+        parts.append(Part(SectionKind.TENSOR, "U8", *form, [b""] * 3, flat * 2))
+    return assemble(parts)
+
+
+def test_what_finding_out_took_is_not_kept(caplog: pytest.LogCaptureFixture) -> None:
+    archive = refused(1)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(8):
+                with pytest.raises(FUSEError):
+                    await s.read(backing, 5, 1)
+            assert tracemalloc.get_traced_memory()[0] < MEGABYTE
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+
+    run(test)
+
+
+def test_one_finds_out_at_a_time(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = refused(1)
+    both = threading.Barrier(2)
+    met = []
+
+    def read_into(self: Reader, offset: int, out: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            met.append(both.wait(0.2))
+        real(self, offset, out)
+
+    real = Reader.read_into
+    monkeypatch.setattr(Reader, "read_into", read_into)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+
+        async def one() -> None:
+            with pytest.raises(FUSEError):
+                await s.read(backing, 5, 1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one)
+            nursery.start_soon(one)
+
+    run(test, 4 * SMALLEST_BUDGET)
+    assert not met
+
+
+def test_what_programs_had_goes_back_to_the_system() -> None:
+    length = 40_000
+    size = bytes((length & 127 | 128, length >> 7 & 127 | 128, length >> 14))
+    parts = []
+    for number in range(2000):
+        flat = noise(length, number)
+        form = (8, 2 * length, 1 << 17, to_wire(Repeat(2, Lit(Raw()))), size + flat)
+        parts.append(Part(SectionKind.TENSOR, "U8", *form, [b""], flat * 2))
+    archive, whole = assemble(parts), original(parts)
+
+    async def test(s: Setting) -> None:
+        backing = await s.open(archive)
+        for begin in range(0, len(whole), REQUEST):
+            assert await s.read(backing, begin, REQUEST) == whole[begin : begin + REQUEST]
+        programs, before = s.count("program_bytes"), _resident()
+        assert programs > 2000 * length
+        # The ones used longest ago, which lie below the others in memory.
+        s.reads.front.limit(programs)
+        assert s.count("program_bytes") <= programs // 2
+        with trio.fail_after(20):
+            while _resident() > before - programs // 3:
+                await trio.lowlevel.checkpoint()
+        s.reads.front.limit(8 * SMALLEST_BUDGET)
+        assert await s.read(backing, 0, REQUEST) == whole[:REQUEST]
+
+    run(test, 8 * SMALLEST_BUDGET)
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_the_budget_holds() -> None:
